@@ -61,22 +61,15 @@ inline Input as_input(nb::handle object, const char *what) {
     refuse(PyExc_TypeError, "%s: must be numbers in an array of the CPU, not %R", what, Py_TYPE(object.ptr()));
 }
 
-// Numbers of the array as To; those beyond its range become its least or greatest. False: another dtype than these.
+// Numbers of the array as To; an integer that To cannot hold becomes its greatest. False: another dtype than these.
 template <class To, class... From> bool convert(const Input &input, std::vector<To> &to) {
     auto from = [&](auto example) {
         using Number = decltype(example);
         if (input.dtype() != nb::dtype<Number>()) return false;
-        to.resize(input.size());
-        for (size_t i = 0; i < to.size(); i++) {
-            const Number number = ((const Number *)input.data())[i];
-            if constexpr (std::is_floating_point_v<To>)
-                to[i] = (To)number;
-            else if constexpr (std::is_signed_v<Number>)
-                to[i] = (To)std::clamp<int64_t>(number, std::numeric_limits<To>::min(),
-                                                std::min<uint64_t>(std::numeric_limits<To>::max(), INT64_MAX));
-            else
-                to[i] = (To)std::min<uint64_t>(number, std::numeric_limits<To>::max());
-        }
+        auto numbers = (const Number *)input.data();
+        to.assign(numbers, numbers + input.size());
+        for (size_t i = 0; i < to.size() && std::is_integral_v<To>; i++)
+            if ((Number)to[i] != numbers[i] || (to[i] < 0) != (numbers[i] < 0)) to[i] = std::numeric_limits<To>::max();
         return true;
     };
     return (from(From()) || ...);

@@ -222,7 +222,9 @@ class Consumer {
                   [this](const farm_ready &a, const farm_ready &b) { return state[a.lane].seat < state[b.lane].seat; });
         const size_t width = shape.width, rows = count * width;
         const bool view = count == 1 && stack == 1 && !copy && !debug;
-        const bool room = !view || farm_consumer_room(consumer, ready[0].lane) >= 2;
+        // Held steps that fill the ring leave it, at their addresses.
+        const bool full = view && farm_consumer_room(consumer, ready[0].lane) < 2;
+        const bool room = !full || farm_consumer_detach(consumer, ready[0].lane);
         float *reward;
         bool *terminated, *truncated, ended = false;
         int32_t *elapsed, *ids = nullptr;
@@ -244,7 +246,7 @@ class Consumer {
         nb::object last = nb::none();
         if (ended && shape.same_step) last = observations(ready, FARM_VIEW_LAST, 1, false);
         return nb::make_tuple(observations(ready, FARM_VIEW_OBS, stack, view && room), rewards, terminations,
-                              truncations, env_id, ages, last, !room);
+                              truncations, env_id, ages, last, full);
     }
 
     nb::tuple observations(const Ready &ready, unsigned field, unsigned stack, bool view) {
@@ -518,7 +520,7 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
         .def("take", in_turn(&Consumer::take), "least"_a = 1, "most"_a = 0, "timeout"_a = none, "stack"_a = 1,
              "copy"_a = false,
              "recv, with what the steps hold: (observation fields, reward, terminated, truncated, env_id, steps since "
-             "FIRST, last observations or None, whether a copy replaces a view because the lane has no 2 free steps). "
+             "FIRST, last observations or None, whether held steps have left the ring because they filled it). "
              "Observations of a single lane are views. env_id: the lane's place times W, plus the environment.")
         .def("view", in_turn(&Consumer::view), "lane"_a, "step"_a, "field"_a, "steps"_a = 1,
              "[W, ...] ([steps, W, ...] of several), in place, read-only. Holds the step until it is collected.")

@@ -1,8 +1,8 @@
 """Environments of a farm behind EnvPool's interface: `env = actorfarm.make("ale/Pong", num_envs=64, batch_size=16)`.
 
 A lane of `batch_size` environments steps together: recv returns the first lane that is ready, in place. Without batch_size all environments
-step together. Observations in place are read-only, and nothing overwrites them while they live; the lane's actor goes on until they fill
-its ring, and before that, recv returns copies. One thread at a time; not in a fork's child. The farm ends with the pool or its process.
+step together. Observations in place are read-only, and nothing overwrites them while they live; what fills a
+lane's ring is copied out of it. One thread at a time; not in a fork's child. The farm ends with the pool or its process.
 """
 
 import functools
@@ -143,14 +143,14 @@ class Pool:
         """(obs, reward, terminated, truncated, info) of the lane that has waited longest, or of all of them, in the order of
         info["env_id"]. info["elapsed_step"] is 0 at an episode's first observation, also if its actor was started anew in between."""
         least = len(self.consumer.lanes()) if self.elastic and self._least > 1 else self._least
-        fields, reward, terminated, truncated, env_id, elapsed, last, copied = self.consumer.take(least, least, None, self.stack, self.copy)
+        fields, reward, terminated, truncated, env_id, elapsed, last, full = self.consumer.take(least, least, None, self.stack, self.copy)
         self._ids, self._begun = env_id, True
         info: dict[str, Any] = {"env_id": env_id, "elapsed_step": elapsed}
-        if copied and not self._warned:
+        if full and not self._warned:
             self._warned = True
             warnings.warn(
-                f"observations that are kept fill a ring of {self.config['steps']} steps, so that recv returns copies: "
-                "drop or copy old ones, or make(..., keep=N) makes room for N steps",
+                f"observations that are kept fill a ring of {self.config['steps']} steps and are copied out of it, now and later: "
+                "make(..., keep=N) makes room for N steps",
                 stacklevel=2 + sys._getframe(1).f_code.co_filename.endswith("pool.py"),
             )
         for name in self._infos:
@@ -251,12 +251,12 @@ class Pool:
 
 
 def _words(options: Mapping[str, Any], prefix: str = "--") -> list[str]:
-    """Flags of farm; None: not given."""
-    words = []
+    """Flags of farm, without those that are None."""
+    words: list[str] = []
     for name, value in options.items():
-        if value is not None and not (prefix == "--" and value is False):
-            words += [prefix + name.replace("_", "-") if prefix == "--" else prefix + name]
-            words += [] if prefix == "--" and value is True else [str(value)]
+        if value is not None and not (name in ("quiet", "insecure") and not value):
+            words.append(prefix + (name.replace("_", "-") if prefix == "--" else name))
+            words += [] if name in ("quiet", "insecure") else [str(value).lower() if isinstance(value, bool) and prefix == "--" else str(value)]
     return words
 
 
@@ -291,7 +291,7 @@ def make(
     steps       that a lane's ring holds.   keep: observations of a lane that you keep in place, so that a ring holds them
     listen      "ADDRESS:PORT", or with a key's file ("ADDRESS:PORT", "FILE"): other machines' actors may join, with further env_ids
     socket      of a running `farm serve --socket PATH`, in place of env and num_envs.   debug, copy: no observations in place
-    flags       others of `farm serve`: hang_kill=10
+    flags       others of `farm serve`, as hang_kill=10 or pin=True (actors keep to CPUs of their own; other programs may slow them then)
     """
     if autoreset not in ("next_step", "same_step", "disabled"):
         raise ValueError(f"autoreset: must be next_step, same_step or disabled (got {autoreset!r})")
@@ -317,7 +317,7 @@ def make(
     least = (keep or 0) + stack + _FREE
     words = ["--env", name, *_words({"actors": shape.actors, "lanes": shape.lanes, "envs_per_actor": shape.lanes * shape.width})]
     words += _words({"steps": steps or max(_STEPS, least), "seed": seed, "numbers": ",".join(numbers) or None, "listen": address, "key": key})
-    words += _words({"autoreset": "next_step" if disabled else autoreset, "quiet": True, **flags}) + _words(given, "--env.")
+    words += _words({"autoreset": "next_step" if disabled else autoreset, "quiet": True, "pin": False, **flags}) + _words(given, "--env.")
     os.environ.setdefault("FARM_PROGRAM", program.path())
     os.environ.setdefault("FARM_PYTHON", sys.executable)
     try:

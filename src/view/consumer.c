@@ -140,19 +140,26 @@ void farm_consumer_drop(void *token, uint64_t step) {
     end_use(place);
 }
 
-// Replaces a ring's segments by private copies, because the ring's next owner overwrites held steps. Without memory for
-// them the segments stay.
-static void copy_segments(const struct farm_ring *ring) {
+// Replaces a ring's segments by private copies, because held steps are to be overwritten. False: no memory for them,
+// and the segments stay.
+static bool copy_segments(const struct farm_ring *ring) {
     const struct farm_segment *const segments[] = {&ring->up, &ring->down};
+    void *copies[2] = {MAP_FAILED, MAP_FAILED};
+    bool done = true;
+    for (int i = 0; i < 2 && done; i++) {
+        const size_t bytes = segments[i]->bytes;
+        copies[i] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        done = copies[i] != MAP_FAILED;
+        if (done) memcpy(copies[i], segments[i]->header, bytes);
+        done = done && !mprotect(copies[i], bytes, PROT_READ);
+    }
     for (int i = 0; i < 2; i++) {
         const size_t bytes = segments[i]->bytes;
-        void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (copy == MAP_FAILED) continue;
-        memcpy(copy, segments[i]->header, bytes);
-        if (mprotect(copy, bytes, PROT_READ) ||
-            mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, segments[i]->header) == MAP_FAILED)
-            munmap(copy, bytes);
+        void *at = segments[i]->header;
+        done = done && mremap(copies[i], bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED;
+        if (!done && copies[i] != MAP_FAILED) munmap(copies[i], bytes);
     }
+    return done;
 }
 
 static void leave_place(struct place *place) {
@@ -257,6 +264,52 @@ static enum farm_status leave(struct farm_consumer *consumer, uint32_t r, struct
     const enum farm_status status = list_places(consumer, err);
     leave_place(place);
     return status;
+}
+
+// The seat goes on where the one before it is.
+static void continue_seat(struct farm_consumer *consumer, struct seat *seat, const struct seat *before) {
+    struct farm_stats ignored = {0}; // the step has been counted
+    struct farm_intake_lane *lane = seat->lane;
+    seat->base = before->base;
+    seat->written = before->written;
+    seat->listed_ns = before->listed_ns;
+    lane->taken = before->lane->taken && farm_lanes_take_in(lane, 0, &ignored);
+    lane->queued = before->lane->queued;
+    memcpy(lane->games, before->lane->games, lane->lane->width * sizeof *lane->games);
+    for (uint32_t i = 0; i < consumer->queued; i++) {
+        struct seat **queued = &consumer->queue[(consumer->head + i) % consumer->room];
+        if (*queued == before) *queued = seat;
+    }
+}
+
+bool farm_consumer_detach(struct farm_consumer *consumer, unsigned lane) {
+    const uint32_t r = consumer->mine ? lane / consumer->model.lanes : UINT32_MAX;
+    struct place *before = r < consumer->place_count ? consumer->places[r] : NULL;
+    if (!before) return false;
+    const struct farm_ring *ring = &before->ring.rings[0];
+    struct farm_admission_request again = {.ring = r, .wake = ring->wake_fd < 0 ? -1 : dup(ring->wake_fd)};
+    again.fds[0] = dup(ring->up.fd), again.fds[1] = dup(ring->down.fd);
+    consumer->places[r] = NULL;
+    const bool made = !make_place(consumer, &again, &consumer->error);
+    const int fds[] = {again.fds[0], again.fds[1], again.wake};
+    for (int i = 0; i < 3 && !made; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    struct place *after = consumer->places[r];
+    pthread_mutex_lock(&before->lock);
+    before->left = made && copy_segments(ring);
+    pthread_mutex_unlock(&before->lock);
+    if (!before->left) {
+        consumer->places[r] = before;
+        if (made) leave_place(after);
+        return false;
+    }
+    for (uint32_t l = 0; l < consumer->model.lanes; l++) continue_seat(consumer, &after->seats[l], &before->seats[l]);
+    const bool listed = !list_places(consumer, &consumer->error);
+    farm_lanes_set_wake(&before->ring, 0, -1);
+    pthread_mutex_lock(&before->lock);
+    end_use(before);
+    if (listed) begin_place(consumer, after);
+    return listed;
 }
 
 // Carries out a request of the farm.
