@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <nanobind/nanobind.h>
@@ -69,7 +70,8 @@ template <class To, class... From> bool convert(const Input &input, std::vector<
         auto numbers = (const Number *)input.data();
         to.assign(numbers, numbers + input.size());
         for (size_t i = 0; i < to.size() && std::is_integral_v<To>; i++)
-            if ((Number)to[i] != numbers[i] || (to[i] < 0) != (numbers[i] < 0)) to[i] = std::numeric_limits<To>::max();
+            if ((Number)to[i] != numbers[i] || std::signbit((double)to[i]) != std::signbit((double)numbers[i]))
+                to[i] = std::numeric_limits<To>::max();
         return true;
     };
     return (from(From()) || ...);

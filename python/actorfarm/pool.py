@@ -141,7 +141,7 @@ class Pool:
 
     def recv(self) -> Batch:
         """(obs, reward, terminated, truncated, info) of the lane that has waited longest, or of all of them, in the order of
-        info["env_id"]. info["elapsed_step"] is 0 at an episode's first observation, also if its actor was started anew in between."""
+        info["env_id"]. info["elapsed_step"] is 0 at an episode's first observation, even if its actor was started anew."""
         least = len(self.consumer.lanes()) if self.elastic and self._least > 1 else self._least
         fields, reward, terminated, truncated, env_id, elapsed, last, full = self.consumer.take(least, least, None, self.stack, self.copy)
         self._ids, self._begun = env_id, True
