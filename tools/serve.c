@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "run/consumer.h"
 #include "tools/shared/command.h"
-#include "tools/shared/listen_flags.h"
 #include "tools/shared/recipe_flags.h"
 
 static const char program[] = "farm serve";

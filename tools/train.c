@@ -22,7 +22,6 @@
 #include "tools/init_from.h"
 #include "tools/seeds.h"
 #include "tools/shared/command.h"
-#include "tools/shared/listen_flags.h"
 #include "tools/shared/recipe_flags.h"
 
 enum { EARLY_GAMES = 20, SINKS_MAX = 3 };

@@ -119,6 +119,13 @@ static enum farm_status prepare_actor(struct farm_run_change *change, uint32_t a
     return status;
 }
 
+uint64_t farm_run_change_answered(const struct farm_ring *ring) {
+    uint64_t steps = 0;
+    for (uint32_t l = 0; ring->lanes && l < ring->spec.lanes; l++)
+        steps += farm_lane_acted(&ring->lanes[l]) * ring->spec.width;
+    return steps;
+}
+
 static void free_actor(struct farm_run_change *change, uint32_t a) {
     struct farm_run_actor *actor = &change->workers->actors[a];
     struct farm_ring *ring = &change->workers->rings->ring[a];
@@ -132,6 +139,7 @@ static void free_actor(struct farm_run_change *change, uint32_t a) {
     actor->lost = actor->remote = false;
     if (!ring->lanes) return;
     change->abandoned += farm_load_relaxed(&ring->up_control->abandoned);
+    change->answered += farm_run_change_answered(ring);
     farm_ring_close(ring);
 }
 

@@ -32,6 +32,7 @@ struct farm_run_change {
     int wanted;                   // actors still to add; below 0: to remove
     struct farm_bitmap claimed;   // CPUs of this farm
     uint64_t abandoned;           // episodes, by actors that have left (up_control.abandoned)
+    uint64_t answered;            // steps of environments, of actors that have left
     char failure[1024];           // why the run must end; "": it goes on
     // Rings of remote actors (sessions.h). `next` begins their next change, if one is due, by add_remote or
     // remove_remote. `joined` reports the result of the former (why NULL: attached; else the place is vacant again),
@@ -60,6 +61,9 @@ void farm_run_change_before_learner(struct farm_run_change *change);
 
 // "killed by signal 11 (Segmentation fault): 9; ended with exit status 3: 1", for reports. "": no actor has died.
 void farm_run_change_causes(const struct farm_run_change *change, char *text, size_t bytes);
+
+// Answered steps of all environments of a ring; 0: a vacant place.
+uint64_t farm_run_change_answered(const struct farm_ring *ring);
 
 // From `next`: makes rings for place a, which is marked as remote, and attaches them; or detaches them.
 void farm_run_change_add_remote(struct farm_run_change *change, uint32_t a);

@@ -75,13 +75,12 @@ static void take(struct farm_run_consumer *consumer, int fd) {
 
 enum farm_status farm_run_consumer_open(struct farm_run_consumer *consumer, struct farm_run *run, int fd,
                                         const char *path, struct farm_error *err) {
-    int type = 0, domain = 0;
+    int type = 0;
     *consumer =
         (struct farm_run_consumer){.run = run, .path = path, .folder = -1, .listener = -1, .socket = -1, .pidfd = -1};
     if (path) return open_path(consumer, err);
     getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){sizeof type});
-    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain});
-    if (type != SOCK_SEQPACKET || domain != AF_UNIX || fd <= STDERR_FILENO)
+    if (type != SOCK_SEQPACKET || fd <= STDERR_FILENO)
         return farm_fail(err, FARM_E_USAGE, "--socket-fd %d: not one end of a socketpair(AF_UNIX, SOCK_SEQPACKET)", fd);
     take(consumer, fd);
     return FARM_OK;
@@ -157,15 +156,8 @@ static bool has_ended(const struct farm_run_consumer *consumer) {
 
 static void count_steps(struct farm_run_consumer *consumer) {
     const struct farm_run_rings *rings = &consumer->run->rings;
-    if (!consumer->last) consumer->last = calloc(rings->places, sizeof *consumer->last);
-    for (uint32_t a = 0; consumer->last && a < rings->places; a++) {
-        const struct farm_ring *ring = &rings->ring[a];
-        uint64_t now = 0;
-        for (uint32_t l = 0; ring->lanes && l < ring->spec.lanes; l++)
-            now += farm_lane_acted(&ring->lanes[l]) * ring->spec.width;
-        consumer->steps += now < consumer->last[a] ? now : now - consumer->last[a]; // below: another actor's ring
-        consumer->last[a] = now;
-    }
+    consumer->steps = consumer->run->change.answered;
+    for (uint32_t a = 0; a < rings->places; a++) consumer->steps += farm_run_change_answered(&rings->ring[a]);
     farm_store_relaxed(&rings->stats->agent_steps, consumer->steps);
 }
 
@@ -206,5 +198,4 @@ void farm_run_consumer_free(struct farm_run_consumer *consumer) {
     }
     if (consumer->folder >= 0) close(consumer->folder);
     free(consumer->folder_name);
-    free(consumer->last);
 }

@@ -15,11 +15,11 @@ struct farm_run_consumer {
     const char *path;     // that consumers connect to; NULL: the socket is inherited
     char *folder_name;    // of `path`; NULL: none
     int folder, listener;
-    int socket;            // to the consumer; -1: none is connected
-    int pidfd;             // consumer process, because its children may hold the socket as well; -1: unknown
-    int pid;               // 0: unknown
-    uint64_t consumers;    // so far
-    uint64_t steps, *last; // answered by consumers, of single environments; [places] at the last tick
+    int socket;         // to the consumer; -1: none is connected
+    int pidfd;          // consumer process, because its children may hold the socket as well; -1: unknown
+    int pid;            // 0: unknown
+    uint64_t consumers; // so far
+    uint64_t steps;     // answered by consumers, of single environments
 };
 
 // Takes the inherited socket (fd; -1: none), or makes the folder of `path`, 0700, and the socket. *consumer is

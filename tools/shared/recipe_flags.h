@@ -1,13 +1,14 @@
 // Recipes on command lines: every recipe key is a flag, and files supply what the flags leave open. `farm train`, `farm
-// eval`, `farm fps` and `farm bridge` read their command lines here. Runs before any other process exists.
+// eval`, `farm fps`, `farm serve` and `farm bridge` read their command lines here. Runs before any other process
+// exists.
 #ifndef FARM_TOOLS_SHARED_RECIPE_FLAGS_H
 #define FARM_TOOLS_SHARED_RECIPE_FLAGS_H
 
 #include <farm/env.h>
 
 #include "base/cli.h"
-#include "config/recipe.h"
 #include "learner/checkpoint.h"
+#include "run/plan.h"
 
 // farm_read_flags (command.h) with recipe keys as flags beside `cli`'s own (whose `other` functions are ignored). use:
 // the command's, whose keys alone are flags; FARM_USE_TRAIN: all are. Recipes may hold the others. *recipe becomes
@@ -31,5 +32,31 @@ enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char
 
 // Whether `farm train --env NAME` can train an environment of this spec (farm_run_trains); if not, err has the reason.
 bool farm_recipe_flags_train(const char *name, const struct farm_env_spec *spec, struct farm_error *err);
+
+// ---- other machines' actors (run/bridges.h), of `farm train` and `farm serve` ----
+
+struct farm_listen_flags {
+    const char *address, *key, *engine;
+    bool insecure;
+    int64_t expect_actors, bridges;
+};
+
+// The flags, for an array of struct farm_cli_flag. of: struct farm_listen_flags.
+#define FARM_LISTEN_FLAGS(of)                                                                                          \
+    {"listen", FARM_CLI_STRING, &(of).address, "ADDR:PORT",                                                            \
+     "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr holds the address"},            \
+        {"key", FARM_CLI_STRING, &(of).key, "FILE", "the key that a node needs to join (farm bridge keygen FILE)"},    \
+        {"insecure", FARM_CLI_BOOL, &(of).insecure, NULL,                                                              \
+         "no key and no encryption: on loopback and private addresses only"},                                          \
+        {"expect-actors", FARM_CLI_INT, &(of).expect_actors, "N",                                                      \
+         "other machines' actors for which batch and rings are sized and memory is reserved (more or fewer may "       \
+         "join)"},                                                                                                     \
+        {"bridges", FARM_CLI_INT, &(of).bridges, "N", "processes that serve other machines [1]"}, {                    \
+        "bridge-engine", FARM_CLI_STRING, &(of).engine, "E", "how they use the network: auto, uring or poll [auto]"    \
+    }
+
+// FARM_E_USAGE: flags without --listen, out of range, or without a key.
+enum farm_status farm_listen_flags_check(const struct farm_listen_flags *flags, struct farm_error *err);
+struct farm_run_listen farm_listen_flags_request(const struct farm_listen_flags *flags);
 
 #endif
