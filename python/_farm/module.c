@@ -1,6 +1,7 @@
 // The module: its functions and types, and what its files share.
 #include "python/_farm/module.h"
 
+#include "base/crc32c.h"
 #include "kernels/random.h"
 
 // ---- errors and arguments ----
@@ -72,6 +73,14 @@ static PyObject *module_derive_seed(PyObject *module, PyObject *args) {
     return PyLong_FromUnsignedLongLong(farm_seed_derive(seed, lane, env, generation));
 }
 
+static PyObject *module_crc32c(PyObject *module, PyObject *object) {
+    Py_buffer data;
+    if (PyObject_GetBuffer(object, &data, PyBUF_C_CONTIGUOUS)) return NULL;
+    const uint32_t sum = farm_crc32c(0, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(sum);
+}
+
 static PyMethodDef module_methods[] = {
     {"attach", module_attach, METH_VARARGS,
      "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; it owns the two descriptors"},
@@ -81,6 +90,8 @@ static PyMethodDef module_methods[] = {
      "what was before"},
     {"open_learner", module_open_learner, METH_VARARGS,
      "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
+    {"observe", module_observe, METH_VARARGS,
+     "observe(up_fd, down_fd) -> Ring of a reader of any farm's lanes; it owns the two descriptors, also on failure"},
     {"create", (PyCFunction)(void (*)(void))module_create, METH_VARARGS | METH_KEYWORDS,
      "create(lanes, width, steps, obs, actions, frames_per_step=1, same_step=False, numbers=None) -> Ring of the "
      "creator; obs: [(name, dtype, dims[, choices]), ...]; actions: a number, or a dict as in Ring.spec; numbers: "
@@ -92,6 +103,7 @@ static PyMethodDef module_methods[] = {
      "(not the last); skip is -1 if it did not end early"},
     {"brighter", FAST(module_brighter),
      "brighter(into, frame): keeps the brighter pixel of two palette frames in `into`"},
+    {"crc32c", module_crc32c, METH_O, "crc32c(buffer) -> the checksum of a checkpoint's tensors"},
     {"derive_seed", module_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},
     {NULL, NULL, 0, NULL},
 };

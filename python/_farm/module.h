@@ -13,7 +13,7 @@
 
 #include "ring/ring.h"
 
-enum side { SIDE_NONE, SIDE_ACTOR, SIDE_LEARNER, SIDE_CREATOR };
+enum side { SIDE_READER, SIDE_ACTOR, SIDE_LEARNER, SIDE_CREATOR };
 
 typedef struct {
     PyObject_HEAD struct farm_ring ring;
@@ -72,6 +72,7 @@ void free_object(PyObject *object); // the last act of a type's tp_dealloc
 PyObject *module_attach(PyObject *module, PyObject *args);
 PyObject *module_catch_signals(PyObject *module, PyObject *unused);
 PyObject *module_open_learner(PyObject *module, PyObject *args);
+PyObject *module_observe(PyObject *module, PyObject *args);
 PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords);
 // Stores reward args[at] and flags args[at + 1] of the next step.
 bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at);

@@ -110,7 +110,9 @@ static PyObject *open_ring(enum side side, int up_fd, int down_fd, int eventfd, 
     struct farm_error err = {0};
     self->eventfd = eventfd;
     self->spin_ns = spin_ns;
-    if (farm_ring_open(up_fd, down_fd, side == SIDE_ACTOR ? FARM_RING_ACTOR : FARM_RING_LEARNER, &self->ring, &err)) {
+    static const enum farm_ring_side roles[] = {
+        [SIDE_READER] = FARM_RING_OBSERVER, [SIDE_ACTOR] = FARM_RING_ACTOR, [SIDE_LEARNER] = FARM_RING_LEARNER};
+    if (farm_ring_open(up_fd, down_fd, roles[side], &self->ring, &err)) {
         Py_DECREF(self);
         return raise_error(&err);
     }
@@ -133,6 +135,14 @@ PyObject *module_open_learner(PyObject *module, PyObject *args) {
     int up_fd, down_fd;
     if (!PyArg_ParseTuple(args, "ii", &up_fd, &down_fd)) return NULL;
     return open_ring(SIDE_LEARNER, up_fd, down_fd, -1, 0);
+}
+
+PyObject *module_observe(PyObject *module, PyObject *args) {
+    int up_fd, down_fd;
+    if (!PyArg_ParseTuple(args, "ii", &up_fd, &down_fd)) return NULL;
+    PyObject *ring = open_ring(SIDE_READER, up_fd, down_fd, -1, 0);
+    if (!ring) close(up_fd), close(down_fd);
+    return ring;
 }
 
 // *field from (name, "u8" | "i32" | "f32", dims[, choices]).
@@ -272,49 +282,10 @@ static PyObject *Ring_spec(PyObject *object, void *closure) {
 static PyObject *Ring_counters(PyObject *object, PyObject *argument) {
     const struct farm_lane *lane = parse_lane((Ring *)object, argument);
     if (!lane) return NULL;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); // a reader's copies come before
     const uint64_t consumed = farm_lane_consumed(lane),
                    acted = farm_lane_acted(lane); // in this order: consumed <= acted <= produced
     return Py_BuildValue("KKK", farm_lane_produced(lane), acted, consumed);
-}
-
-// The lane args[0] and the step args[1], which must still be in the ring.
-static struct farm_lane *parse_published_step(Ring *self, PyObject *const *args, uint64_t *n) {
-    struct farm_lane *lane = parse_lane(self, args[0]);
-    if (!lane) return NULL;
-    *n = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred()) return NULL;
-    const uint64_t produced = farm_lane_produced(lane);
-    if (*n < produced && produced - *n <= lane->steps) return lane;
-    PyErr_Format(PyExc_IndexError, "step %llu is not among the last %u of %llu published steps", (unsigned long long)*n,
-                 lane->steps, (unsigned long long)produced);
-    return NULL;
-}
-
-static PyObject *Ring_read(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    Ring *self = (Ring *)object;
-    uint64_t n;
-    const struct farm_lane *lane = check_count("read", count, 3, 5) ? parse_published_step(self, args, &n) : NULL;
-    const long long env = lane ? parse_index(args[2], "environment", lane->width) : -1;
-    const long long f = env < 0 ? -1 : count > 3 ? parse_index(args[3], "observation field", lane->obs_count) : 0;
-    if (f < 0) return NULL;
-    const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
-    void *const start = count > 4 && lane->last[f] ? farm_lane_last(lane, (unsigned)f, n, (uint32_t)env)
-                                                   : farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env);
-    return make_view(self, start, false, field->dtype, (int)field->rank, field->dims);
-}
-
-static PyObject *Ring_rewards(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    uint64_t n;
-    const struct farm_lane *lane =
-        check_count("rewards", count, 2, 2) ? parse_published_step((Ring *)object, args, &n) : NULL;
-    return lane ? make_view((Ring *)object, farm_lane_reward(lane, n), false, FARM_F32, 1, &lane->width) : NULL;
-}
-
-static PyObject *Ring_flags(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    uint64_t n;
-    const struct farm_lane *lane =
-        check_count("flags", count, 2, 2) ? parse_published_step((Ring *)object, args, &n) : NULL;
-    return lane ? make_view((Ring *)object, farm_lane_flags(lane, n), false, FARM_U8, 1, &lane->width) : NULL;
 }
 
 // ---- the actor ----
@@ -384,20 +355,6 @@ static PyObject *Ring_beat(PyObject *object, PyObject *unused) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *Ring_actions(PyObject *object, PyObject *argument) {
-    Ring *self = (Ring *)object;
-    if (!check_side(self, SIDE_ACTOR)) return NULL;
-    const struct farm_lane *lane = parse_lane(self, argument);
-    if (!lane) return NULL;
-    const uint64_t next = farm_lane_actor_next(lane);
-    if (next == 0 || !is_answered(self, lane))
-        return PyErr_Format(PyExc_RuntimeError, "the last step has no answer yet: wait for it");
-    const struct farm_action_spec *action = &self->ring.spec.env.action;
-    const uint32_t dims[2] = {lane->width, action->dims};
-    return make_view(self, farm_lane_action(lane, next - 1, 0), false,
-                     action->kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32, action->dims > 1 ? 2 : 1, dims);
-}
-
 void keep_last(const struct farm_lane *lane, uint32_t env) {
     const uint64_t n = farm_lane_actor_next(lane);
     for (uint32_t f = 0; f < lane->obs_count; f++)
@@ -432,28 +389,38 @@ static PyObject *array_view(Ring *self, const struct farm_lane *lane, void *star
     return make_view(self, start, writable, dtype, (int)rank + 2, all);
 }
 
+// The observation fields in at[], of which there are `steps` steps; without those that are NULL.
+static PyObject *observation_views(Ring *self, const struct farm_lane *lane, uint8_t *const *at, uint32_t steps) {
+    PyObject *list = PyList_New(0);
+    for (uint32_t f = 0; list && f < lane->obs_count && at[f]; f++) {
+        const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
+        uint32_t all[FARM_FIELD_RANK_MAX + 2] = {steps, lane->width};
+        memcpy(all + 2, field->dims, field->rank * sizeof *all);
+        PyObject *view = make_view(self, at[f], self->side == SIDE_ACTOR, field->dtype, (int)field->rank + 2, all);
+        if (!view || PyList_Append(list, view)) Py_CLEAR(list);
+        Py_XDECREF(view);
+    }
+    return list;
+}
+
 static PyObject *Ring_arrays(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
-    if (!check_side(self, SIDE_ACTOR)) return NULL;
+    const bool writes = self->side == SIDE_ACTOR;
     const struct farm_lane *lane = parse_lane(self, argument);
     if (!lane) return NULL;
     const struct farm_env_spec *env = &self->ring.spec.env;
-    PyObject *obs = PyList_New(env->obs_count);
-    for (uint32_t f = 0; obs && f < env->obs_count; f++) {
-        const struct farm_field_spec *field = &env->obs[f];
-        PyObject *view = array_view(self, lane, lane->obs[f], true, field->dtype, field->rank, field->dims);
-        if (view)
-            PyList_SET_ITEM(obs, f, view);
-        else
-            Py_CLEAR(obs);
-    }
-    if (!obs) return NULL;
     const uint32_t action_dtype = env->action.kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32;
     const uint32_t action_rank = env->action.dims > 1 || action_dtype == FARM_F32;
-    return Py_BuildValue("NNNN", obs, array_view(self, lane, lane->reward, true, FARM_F32, 0, &lane->width),
-                         array_view(self, lane, lane->flags, true, FARM_U8, 0, &lane->width),
-                         array_view(self, lane, lane->answer[FARM_ANSWER_ACTION].at, false, action_dtype, action_rank,
-                                    &env->action.dims));
+    const uint32_t outputs = farm_policy_outputs(&env->action);
+    const struct farm_answer_array *answer = lane->answer;
+    return Py_BuildValue(
+        "NNNNNNN", observation_views(self, lane, lane->obs, lane->steps),
+        array_view(self, lane, lane->reward, writes, FARM_F32, 0, &lane->width),
+        array_view(self, lane, lane->flags, writes, FARM_U8, 0, &lane->width),
+        array_view(self, lane, answer[FARM_ANSWER_ACTION].at, false, action_dtype, action_rank, &env->action.dims),
+        array_view(self, lane, answer[FARM_ANSWER_POLICY].at, false, FARM_F32, 1, &outputs),
+        array_view(self, lane, answer[FARM_ANSWER_VALUE].at, false, FARM_F32, 0, &outputs),
+        observation_views(self, lane, lane->last, 2));
 }
 
 static PyObject *Ring_next(PyObject *object, PyObject *argument) {
@@ -580,11 +547,6 @@ static PyObject *Ring_stop(PyObject *object, PyObject *unused) {
 
 static PyMethodDef Ring_methods[] = {
     {"counters", Ring_counters, METH_O, "counters(lane) -> (produced, acted, consumed)"},
-    {"read", FAST(Ring_read),
-     "read(lane, step, env, field=0[, last]) -> read-only memoryview of a published observation, or of the last one "
-     "kept with it"},
-    {"rewards", FAST(Ring_rewards), "rewards(lane, step) -> memoryview f32[width]"},
-    {"flags", FAST(Ring_flags), "flags(lane, step) -> memoryview u8[width] of FIRST, LAST, ..."},
     {"generation", Ring_generation, METH_O, "generation(lane) -> number of earlier actors of this lane"},
     {"take_over", Ring_take_over, METH_NOARGS, "Actor: takes over all lanes; the next step of each is FIRST"},
     {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step can be written; -1: stop"},
@@ -592,16 +554,15 @@ static PyMethodDef Ring_methods[] = {
      "open_policy(board_fd, actor): LOCAL lanes: from here on wait() computes the actions of the lane that it returns, "
      "with the parameters of the board, whose descriptor it owns. Waits until the learner has published some"},
     {"beat", Ring_beat, METH_NOARGS, "Actor: an environment was made, or reset before its step is published"},
-    {"actions", Ring_actions, METH_O, "actions(lane) -> read-only memoryview of the answer to the last step"},
+    {"resets", Ring_resets, METH_O,
+     "resets(lane) -> [(env, seed or None, {name: number, ...}), ...]: environments to reset with the next step"},
     {"set", FAST(Ring_set),
      "set(lane, env, reward, flags) of the next step. With same-step resets: LAST alone, which keeps "
      "the observation; then again with FIRST for the next episode's first one"},
-    {"resets", Ring_resets, METH_O,
-     "resets(lane) -> [(env, seed or None, {name: number, ...}), ...]: environments to reset with the next step"},
     {"next", Ring_next, METH_O, "next(lane) -> number of the next step, which can be written"},
     {"arrays", Ring_arrays, METH_O,
-     "arrays(lane) -> ([obs, ...], reward, flags, action), memoryviews [steps][width]...; step n lies at n % steps. "
-     "Write step next() only; read the answer to the step before it only"},
+     "arrays(lane) -> ([obs, ...], reward, flags, action, policy, value, [last, ...]), memoryviews [steps][width]...; "
+     "step n is row n % steps, of last n % 2. An actor writes step next(), and reads the answer to the one before"},
     {"publish", Ring_publish, METH_O, "publish(lane): publishes the next step and wakes a sleeping learner"},
     {"atari", Ring_atari, METH_O, "atari(height): sets the frames of commit(): height x 160 palette indices"},
     {"commit", FAST(Ring_commit),

@@ -25,7 +25,7 @@ class Group:
 
     def __init__(self, ring, lane, games, make, film):
         self.lane, self.games, self.make, self.film = lane, games, make, film
-        self.ended, self.same_step = [True] * len(games), ring.same_step
+        self.ended, self.actions, self.same_step = [True] * len(games), np.asarray(ring.arrays(lane)[3]), ring.same_step
         self.resets = ring.numbers is not None and ring.resets
 
     def restart(self, ring, env, seed, numbers):
@@ -46,7 +46,7 @@ class Group:
         for reset in self.resets(self.lane) if self.resets else ():
             self.restart(ring, *reset)
         lane, ended, write = self.lane, self.ended, self.make_writer(ring)
-        actions = None if all(ended) else ring.actions(lane)
+        actions = None if all(ended) else self.actions[(ring.next(lane) - 1) % ring.steps].tolist()
         for env, game in enumerate(self.games):
             if ended[env]:
                 game.reset()

@@ -23,17 +23,23 @@ def make_sides(lanes, width, steps, fields, actions, **more):
     return creator, actor, _farm.open_learner(*learner_fds)
 
 
+def step_of(ring, lane, n):
+    """Views of step n, which may be overwritten: ([an array [width] per field], rewards, flags)."""
+    obs, *others = ring.arrays(lane)
+    return [np.asarray(array)[n % ring.steps] for array in obs], *(np.asarray(array)[n % ring.steps] for array in others[:2])
+
+
 class Lane:
     """A ring of one lane. more: same_step, numbers."""
 
     def __init__(self, width, fields, actions, **more):
         self.creator, self.actor, self.learner = make_sides(1, width, 4, fields, actions, **more)
-        self.width, self.field_count, self.n = width, len(fields), 0
+        self.width, self.n = width, 0
 
     def read(self):
         """Copies of the learner's view of the step: ([an array per field], rewards, flags)."""
-        obs = [np.array([self.learner.read(0, self.n, env, f) for env in range(self.width)]) for f in range(self.field_count)]
-        return obs, np.array(self.learner.rewards(0, self.n)), np.array(self.learner.flags(0, self.n))
+        obs, rewards, flags = step_of(self.learner, 0, self.n)
+        return list(map(np.array, obs)), np.array(rewards), np.array(flags)
 
     def answer(self, actions=None, resets=None):
         """None: action 0 for all. resets: {env: (seed or None, number or None, ...)}."""
@@ -62,7 +68,7 @@ class Lane:
             for env, steps in enumerate(played):
                 now = obs[env].tobytes(), rewards[env], flags[env], None
                 if flags[env] & (FIRST | LAST) == FIRST | LAST:
-                    now = *now[:3], bytes(self.learner.read(0, self.n, env, 0, True))
+                    now = *now[:3], np.asarray(self.learner.arrays(0)[6][0])[self.n % 2, env].tobytes()
                 elif steps and steps[-1][2] & (FIRST | LAST) == LAST:
                     last, reward, end, _ = steps.pop()
                     now = now[0], reward, end | FIRST, last
@@ -97,7 +103,7 @@ class ActorProcess:
         if produced == acted:
             return False
         assert produced == acted + 1
-        self.steps[lane].append(self.learner.flags(lane, acted).tolist())
+        self.steps[lane].append(step_of(self.learner, lane, acted)[2].tolist())
         self.learner.answer(lane, self.rng.integers(0, 4, 2).astype(np.int32))
         self.learner.release(lane, acted)
         return True

@@ -14,7 +14,7 @@ import unittest
 import actorfarm
 import numpy as np
 from actorfarm import _farm
-from lanes import FIRST, GREY, LAST, make_sides
+from lanes import FIRST, GREY, LAST, make_sides, step_of
 
 FIELDS = [("frame", "u8", (84, 84)), ("speed", "f32", (3,)), ("counts", "i32", (2, 2))]
 
@@ -39,14 +39,13 @@ class Lanes(unittest.TestCase):
         creator, actor, learner = sides()
         self.assertEqual(actor.wait(), 0)
         publish(actor, 0, 10, FIRST)
+        frames = learner.arrays(0)[0][0]
+        self.assertEqual((frames.format, frames.shape, frames.readonly), ("B", (4, 3, 84, 84), True))
+        (frame, speed, counts), rewards, flags = step_of(learner, 0, 0)
         for env in range(3):
-            frame = learner.read(0, 0, env)
-            self.assertEqual((frame.format, frame.shape, frame.readonly), ("B", (84, 84), True))
-            self.assertTrue((np.asarray(frame) == 10 + env).all())
-            self.assertEqual(learner.read(0, 0, env, 1).tolist(), [10, env, 0.5])
-            self.assertEqual(learner.read(0, 0, env, 2).tolist(), [[-10, env], [7, 8]])
-        self.assertEqual(learner.rewards(0, 0).tolist(), [10.25] * 3)
-        self.assertEqual(learner.flags(0, 0).tolist(), [FIRST] * 3)
+            self.assertTrue((frame[env] == 10 + env).all())
+            self.assertEqual((speed[env].tolist(), counts[env].tolist()), ([10, env, 0.5], [[-10, env], [7, 8]]))
+        self.assertEqual((rewards.tolist(), flags.tolist()), ([10.25] * 3, [FIRST] * 3))
         self.assertEqual(learner.counters(0), (1, 0, 0))
         self.assertEqual(learner.counters(1), (0, 0, 0))
 
@@ -66,32 +65,32 @@ class Lanes(unittest.TestCase):
             publish(actor, 0, flags=FIRST)
             answers = np.arange(3 * action["dims"]).astype(np.float32 if action is continuous else np.int32)
             learner.answer(0, answers)
-            self.assertEqual(np.asarray(actor.actions(0)).ravel().tolist(), answers.tolist())
+            self.assertEqual(np.asarray(actor.arrays(0)[3])[0].ravel().tolist(), answers.tolist())
 
     def test_arrays_are_the_memory_of_the_lane(self):
         creator, actor, learner = sides(lanes=2)
-        obs, reward, flags, action = actor.arrays(1)
+        obs, reward, flags, action, policy, value, last = actor.arrays(1)
         self.assertEqual([view.shape for view in obs], [(4, 3, 84, 84), (4, 3, 3), (4, 3, 2, 2)])
-        self.assertEqual([view.readonly for view in (*obs, reward, flags, action)], [False] * 5 + [True])
+        self.assertEqual([view.readonly for view in (*obs, reward, flags, action, policy, value)], [False] * 5 + [True] * 3)
+        self.assertEqual((policy.shape, value.shape, last), ((4, 3, 5), (4, 3), []))
         for n in range(6):
             slot = actor.next(1) % actor.steps
             self.assertEqual(slot, n % 4)
             np.asarray(obs[1])[slot] = [[n, env, 0.5] for env in range(3)]
             np.asarray(reward)[slot], np.asarray(flags)[slot] = [n, 1, 2], [FIRST, 0, LAST]
             actor.publish(1)
-            self.assertEqual(learner.read(1, n, 2, 1).tolist(), [n, 2, 0.5])
-            self.assertEqual((learner.rewards(1, n).tolist(), learner.flags(1, n).tolist()), ([n, 1, 2], [FIRST, 0, LAST]))
+            (_, speed, _), rewards, ends = step_of(learner, 1, n)
+            self.assertEqual((speed[2].tolist(), rewards.tolist(), ends.tolist()), ([n, 2, 0.5], [n, 1, 2], [FIRST, 0, LAST]))
             learner.answer(1, np.array([n, n + 1, n + 2], np.int32))
             learner.release(1, n)
             self.assertEqual(np.asarray(action)[slot].tolist(), [n, n + 1, n + 2])
-            self.assertEqual(actor.actions(1).tolist(), [n, n + 1, n + 2])
         self.assertEqual(learner.counters(1), (6, 6, 5))
         self.assertEqual(learner.counters(0), (0, 0, 0))
 
     def test_a_view_keeps_its_ring_alive(self):
         creator, actor, learner = sides(lanes=1)
         publish(actor, 0, 77, FIRST)
-        array = np.asarray(learner.read(0, 0, 0))
+        array = step_of(learner, 0, 0)[0][0][0]
         del creator, actor, learner
         gc.collect()
         self.assertTrue((array == 77).all())
@@ -104,15 +103,15 @@ class Refusals(unittest.TestCase):
     def test_the_memory_of_the_other_side_is_read_only(self):
         publish(self.actor, 0, 1, FIRST)
         with self.assertRaises((TypeError, ValueError)):
-            self.learner.read(0, 0, 0)[0, 0] = 1
+            self.learner.arrays(0)[1][0, 0] = 1
         self.learner.answer(0, np.zeros(2, np.int32))
         self.actor.wait()
         with self.assertRaises((TypeError, ValueError)):
-            self.actor.actions(0)[0] = 1
+            self.actor.arrays(0)[3][0, 0] = 1
 
     def test_each_side_has_its_own_methods(self):
         for call, *arguments in (
-            (self.learner.publish, 0), (self.learner.arrays, 0), (self.learner.next, 0),
+            (self.learner.publish, 0), (self.learner.next, 0),
             (self.actor.answer, 0, np.zeros(2, np.int32)), (self.actor.stop,), (self.actor.fds,),
         ):
             with self.assertRaises(PermissionError):
@@ -124,8 +123,6 @@ class Refusals(unittest.TestCase):
         for write in (functools.partial(*call) for call in writes):
             with self.assertRaisesRegex(RuntimeError, "wait for the lane"):
                 write()
-        with self.assertRaises(RuntimeError):
-            self.actor.actions(0)
 
     def test_unconsumed_steps_are_not_overwritten(self):
         for n in range(4):
@@ -135,16 +132,11 @@ class Refusals(unittest.TestCase):
             self.actor.next(0)
         self.learner.release(0, 1)
         publish(self.actor, 0, 4)
-        with self.assertRaises(IndexError):
-            self.learner.read(0, 0, 0)
         with self.assertRaises(ValueError):
             self.learner.release(0, 0)
 
     def test_indexes_are_checked(self):
         publish(self.actor, 0, 0, FIRST)
-        for indexes in ((0, 0, 2), (0, 0, -1), (0, 0, 0, 3), (0, 1, 0)):
-            with self.assertRaises(IndexError):
-                self.learner.read(*indexes)
         self.learner.answer(0, np.zeros(2, np.int32))
         for call in (
             lambda: self.actor.next(1),
@@ -152,7 +144,7 @@ class Refusals(unittest.TestCase):
             lambda: self.actor.set(0, -1, 0, 0),
             lambda: self.learner.counters(-1),
             lambda: self.actor.set(0, 0, 0, 32),
-            lambda: self.learner.rewards(0, 10**18),
+            lambda: self.learner.arrays(1),
         ):
             with self.assertRaises(IndexError):
                 call()
@@ -210,10 +202,8 @@ class Atari(unittest.TestCase):
         self.actor.commit(0, 0, self.black, None, 0, FIRST)
         self.actor.commit(0, 1, self.black, self.white, -2.5, LAST)
         self.actor.publish(0)
-        self.assertEqual(np.asarray(self.learner.read(0, 0, 0)).max(), 0)
-        self.assertEqual(np.asarray(self.learner.read(0, 0, 1)).min(), 236)
-        self.assertEqual(self.learner.rewards(0, 0).tolist(), [0, -2.5])
-        self.assertEqual(self.learner.flags(0, 0).tolist(), [FIRST, LAST])
+        ((frames,), rewards, flags) = step_of(self.learner, 0, 0)
+        self.assertEqual((frames[0].max(), frames[1].min(), rewards.tolist(), flags.tolist()), (0, 236, [0, -2.5], [FIRST, LAST]))
 
     def test_invalid_frames_are_refused(self):
         with self.assertRaisesRegex(RuntimeError, "atari"):
