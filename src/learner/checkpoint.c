@@ -85,6 +85,30 @@ static bool header_sum(const json_t *header, char text[SUM_MAX_BYTES]) {
 
 // ---- writing ----
 
+char *farm_checkpoint_spaces(const struct farm_env_spec *env) {
+    static const char *const dtypes[] = {"?", "u8", "i32", "f32"};
+    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
+    json_t *obs = json_array(), *sizes = json_array(), *low = json_array(), *high = json_array();
+    for (uint32_t f = 0; f < env->obs_count; f++) {
+        const struct farm_field_spec *field = &env->obs[f];
+        json_t *dims = json_array(), *name = json_string_nocheck(field->name);
+        for (uint32_t i = 0; i < field->rank; i++) farm_json_append(dims, json_integer(field->dims[i]));
+        farm_json_append(obs, json_pack("{s:o, s:s, s:o, s:I}", "name", name, "dtype", dtypes[field->dtype], "dims",
+                                        dims, "choices", (json_int_t)field->choices));
+    }
+    for (uint32_t d = 0; d < env->action.dims; d++) {
+        farm_json_append(sizes, json_integer(env->action.sizes[d]));
+        const double least = (double)env->action.low[d], most = (double)env->action.high[d];
+        farm_json_append(low, isfinite(least) ? json_real(least) : json_null());
+        farm_json_append(high, isfinite(most) ? json_real(most) : json_null());
+    }
+    json_t *spaces = json_pack("{s:o, s:{s:s, s:o, s:o, s:o}}", "obs", obs, "action", "kind", kinds[env->action.kind],
+                               "sizes", sizes, "low", low, "high", high);
+    char *text = json_dumps(spaces, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(spaces);
+    return text;
+}
+
 // NULL: no memory.
 static json_t *describe_tensor(const struct farm_tensor *tensor, uint64_t offset) {
     json_t *shape = json_array();

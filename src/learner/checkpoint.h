@@ -16,7 +16,7 @@
 
 #include "learner/backend.h"
 
-enum { FARM_CHECKPOINT_PAIRS_MAX = 128, FARM_CHECKPOINT_HEAD_BYTES = 1100 };
+enum { FARM_CHECKPOINT_PAIRS_MAX = 160, FARM_CHECKPOINT_HEAD_BYTES = 1100 };
 
 // The run's best checkpoint, beside the others, whose names are frames. Its metadata has `return_mean`.
 #define FARM_CHECKPOINT_BEST "best.safetensors"
@@ -35,6 +35,11 @@ uint64_t farm_checkpoint_get_u64(const struct farm_checkpoint_metadata *metadata
 // The run's totals when it was written; 0: missing.
 struct farm_totals farm_checkpoint_totals(const struct farm_checkpoint_metadata *metadata);
 void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata);
+
+// The environment's spaces as the metadata's key "spaces", by which a reader knows what the network reads and what its
+// outputs mean: {"obs": [{"name", "dtype", "dims", "choices"}], "action": {"kind", "sizes", "low", "high"}}. Infinite
+// bounds are null. The caller frees the text.
+char *farm_checkpoint_spaces(const struct farm_env_spec *env);
 
 // Writes the file: temporary beside it, fsync, rename, fsync of the folder. Errors: FARM_E_IO (disk full, ...),
 // FARM_E_LIMIT, FARM_E_PERMISSION: others can change the folder (farm_file_replace_own).

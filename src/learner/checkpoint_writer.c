@@ -126,10 +126,15 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
         memcpy(pairs[count++], (const char *[2]){"games", games}, sizeof *pairs);
     }
     if (manifest[0]) memcpy(pairs[count++], (const char *[2]){"replay", manifest}, sizeof *pairs);
+    char *spaces = farm_checkpoint_spaces(&writer->parts->lanes.model.env);
+    if (spaces) memcpy(pairs[count++], (const char *[2]){"spaces", spaces}, sizeof *pairs);
     for (uint32_t i = 0; i < learner->checkpoints.metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->checkpoints.metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    return farm_checkpoint_save(path, &writer->parts->net, state, (const char *const(*)[2])pairs, count, err);
+    const enum farm_status status =
+        farm_checkpoint_save(path, &writer->parts->net, state, (const char *const(*)[2])pairs, count, err);
+    free(spaces);
+    return status;
 }
 
 // ---- the best ----
