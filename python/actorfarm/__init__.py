@@ -18,6 +18,8 @@ if not any("_farm" + suffix in _built for suffix in importlib.machinery.EXTENSIO
 TYPE_CHECKING = False  # typing's import takes time
 if TYPE_CHECKING:
     from ._consumer import gae as gae, vtrace as vtrace
+    from .checkpoint import load as load, save as save
+    from .observe import attach as attach
     from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
     from .rollout import Window as Window, gather as gather, on_jax as on_jax, on_torch as on_torch
 
@@ -26,6 +28,7 @@ _HOMES = {
     **dict.fromkeys(("FarmEnded", "Pool", "make", "torch"), "pool"),
     **dict.fromkeys(("Window", "gather", "on_jax", "on_torch"), "rollout"),
     **dict.fromkeys(("gae", "vtrace"), "_consumer"),
+    **{"attach": "observe", "load": "checkpoint", "save": "checkpoint"},
 }
 
 

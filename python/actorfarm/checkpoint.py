@@ -1,0 +1,120 @@
+"""Checkpoints of `farm train` (format: src/learner/checkpoint.h) as NumPy arrays and as a PyTorch module. A file is checked before it is
+used: lengths, header, checksums, finite values. Only load() imports torch. Tensors have the network's own names, "layers.0.weight"; those of
+further sets have a prefix, "optimiser.second.". Metadata are texts: frames, head, spaces, recipe.*, ..."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+from actorfarm import _farm
+
+HEADER_BYTES_MAX, OURS = 4 << 20, "actorfarm-1"
+
+
+def find(run_or_checkpoint, best=False):
+    """The file itself, or a run's newest checkpoint (best: its best one), as `farm eval` chooses."""
+    path = pathlib.Path(run_or_checkpoint)
+    files = [] if best else [file for file in (path / "checkpoints").glob("*.safetensors") if file.stem.isdecimal()]
+    found = max(files, key=lambda file: int(file.stem), default=path / "checkpoints/best.safetensors") if path.is_dir() else path
+    if found.is_file():
+        return found
+    raise FileNotFoundError(f"{found} is not a file" + (": a training writes its first checkpoint after at most 20 s" if path.is_dir() else ""))
+
+
+def _compact(header, **more):
+    return json.dumps(header, separators=(",", ":"), ensure_ascii=False, **more).encode()
+
+
+def _sum(data):
+    return f"{_farm.crc32c(data):08x}"
+
+
+def _expect(condition, message):
+    if not condition:
+        raise ValueError(message)
+
+
+def _place(name, entry):
+    """(from, to, name, shape) of a tensor that the header describes."""
+    (begin, end), shape = entry["data_offsets"], entry["shape"]
+    _expect(entry["dtype"] == "F32" and len(shape) <= 8, f"tensor {name[:80]} is not of f32")
+    _expect(all(type(number) is int and 0 <= number < 1 << 40 for number in (begin, end, *shape)), f"tensor {name[:80]}: numbers out of range")
+    _expect(end - begin == 4 * int(np.prod(np.array(shape, object))), f"tensor {name[:80]}: {end - begin} bytes for {shape}")
+    return begin, end, name, shape
+
+
+def _decode(data):
+    length, tensors, at = int.from_bytes(data[:8], "little"), {}, 0
+    body, every = data[8 + length :], len(data) - 8 - length
+    _expect(len(data) >= 8 and every >= 0, f"not a safetensors file, or cut off within its header ({len(data)} bytes)")
+    _expect(length <= HEADER_BYTES_MAX, f"its header has {length} bytes, more than {HEADER_BYTES_MAX}")
+    try:
+        header = json.loads(bytes(data[8 : 8 + length]))
+        metadata = header["__metadata__"]
+        _expect(metadata["format"] == OURS and all(isinstance(value, str) for value in metadata.values()), f"its metadata is not that of {OURS}")
+        places = sorted(_place(name, entry) for name, entry in header.items() if name != "__metadata__")
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"its header is not one of a checkpoint: {error!r}") from None
+    given = metadata.pop("crc32c", None)
+    _expect(given in (None, _sum(_compact(header, sort_keys=True))), "corrupt: the header does not match its checksum")
+    for begin, end, name, shape in places:
+        _expect(begin == at and end <= every, f"{'cut off' if begin == at else 'corrupt'}: {every} bytes of data, {end} in the header")
+        part, at = body[begin:end], end
+        _expect(metadata.pop(f"crc32c.{name}", None) in (None, _sum(part)), f"corrupt: tensor {name[:80]} does not match its checksum")
+        tensors[name] = np.frombuffer(part, "<f4").reshape(shape).copy()
+        _expect(np.isfinite(tensors[name]).all(), f"tensor {name[:80]} holds values that are not finite")
+    _expect(at == every, f"corrupt: {every} bytes of data, {at} in the header")
+    return tensors, metadata
+
+
+def read(path):
+    """A checkpoint's tensors by name, in the file's order, and its metadata. ValueError: a damaged file, or another format."""
+    try:
+        return _decode(memoryview(find(path).read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def write(path, tensors, metadata):
+    """Writes the file whole or not at all: a temporary file beside it, then a rename."""
+    path, at, metadata = pathlib.Path(path), 0, {"format": OURS, **metadata}
+    header = {"__metadata__": metadata}
+    for name, tensor in tensors.items():
+        _expect(tensor.dtype == np.float32 and np.isfinite(tensor).all(), f"{path}: not written: tensor {name} is not of finite f32")
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at := at + tensor.nbytes]}
+        metadata[f"crc32c.{name}"] = _sum(tensor.tobytes())
+    metadata["crc32c"] = _sum(_compact(header, sort_keys=True))
+    text = _compact(header)
+    text += b" " * (-len(text) % 8)
+    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    try:
+        with open(temporary, "xb") as file:
+            file.writelines([len(text).to_bytes(8, "little"), text, *(tensor.tobytes() for tensor in tensors.values())])
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(run_or_checkpoint, best=False, spec=None):
+    """The policy of a run's newest (best: best) checkpoint, or of a file, as a torch.nn.Module (actorfarm.policy.Policy). spec: the environment's
+    spaces (`env.consumer.spec`), for files of older versions, which lack them."""
+    from actorfarm.policy import Policy
+
+    path = find(run_or_checkpoint, best)
+    try:
+        return Policy(*read(path), spec)
+    except (LookupError, RuntimeError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: its tensors are not those of its network and environment: {error!r}") from error
+
+
+def save(module, path):
+    """Writes what load() returned, also after it was trained, as a checkpoint that `farm eval`, --resume and --init-from take. All metadata
+    stay; so do further tensors, except those of other weights (an optimiser's moments, parameter sets of an algorithm) if the weights differ."""
+    before, masks = module.tensors, {name.replace(".mask", ".weight"): mask for name, mask in module.named_buffers() if name.endswith(".mask")}
+    own = {name: (tensor.detach() * masks.get(name, 1)).cpu().numpy() for name, tensor in module.state_dict().items()}
+    equal = all(np.array_equal(array, before[name]) for name, array in own.items())
+    others = {name: tensor for name, tensor in before.items() if equal or not any(name.endswith("." + part) for part in own)}
+    write(path, {**others, **own}, module.metadata)

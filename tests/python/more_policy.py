@@ -1,0 +1,197 @@
+"""actorfarm.load() in PyTorch gives the outputs that `farm eval` stores in its lanes (in f32), and acts; what it is trained to, `farm eval` plays."""
+
+import copy
+import os
+import pathlib
+import signal
+import sys
+import unittest
+import warnings
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tools"))
+import actorfarm  # noqa: E402
+import torch  # noqa: E402
+from actorfarm import checkpoint  # noqa: E402
+from running import InFolder, children, state, wait_until  # noqa: E402
+
+FIRST = 1
+CASES = {
+    "mlp": ("native/catch",),
+    "separate": ("native/catch", "--net", "separate"),
+    "normalised": ("native/cartpole", "--normalise-observations", "true", "--normalise-rewards", "true"),
+    "lstm": ("native/catch", "--lstm", "16", "--lstm-layers", "2", "--last-inputs", "true"),
+    "shallow": ("native/breakout", "--net", "shallow", "--stack", "4"),
+    "nature": ("native/breakout", "--net", "nature", "--stack", "2", "--normalise-observations", "true"),
+    "lite": ("native/breakout", "--net", "lite"),
+    "deep": ("native/breakout", "--net", "deep", "--stack", "2", "--last-inputs", "true"),
+    "fields": ("native/juggle", "--net", "deep", "--normalise-observations", "true", "--lstm", "8"),
+    "masks": ("native/menu",),
+    "colours": ("procgen/bigfish", "--net", "shallow", "--stack", "2"),
+    "gaussian": ("mujoco/Pusher-v5", "--last-inputs", "true"),
+    "squashed": ("mujoco/Swimmer-v5", "--squash", "true", "--sigma", "state"),
+    "q": ("native/breakout", "--net", "lite", "--algo", "dqn", "--replay", "2000", "--replay-start", "500"),
+}
+
+
+def read_steps(pid):
+    """The steps that one lane holds while its actor is stopped: (spec, {field: [steps][width]...})."""
+    view = wait_until(lambda: attached(pid))
+    wait_until(lambda: view.newest(0) > 40)
+    (actor,) = (child for name, child in children(pid).items() if name.startswith("actor"))
+    os.kill(actor, signal.SIGSTOP)
+    wait_until(lambda: state(actor) == "T")
+    wait_until(lambda: view.state(0)["acted"] == view.state(0)["produced"])
+    newest, held = view.newest(0), view.state(0)["steps"]
+    steps = range(max(0, newest - held + 2), newest)
+    names = [field["name"] for field in view.spec["obs"]] + ["reward", "flags", "action", "policy", "value"]
+    return view.spec, {name: np.array([view.copy(0, n, name) for n in steps]) for name in names}
+
+
+def attached(pid):
+    try:
+        return actorfarm.attach(pid)
+    except (LookupError, ValueError, OSError):  # its rings are being made
+        return None
+
+
+def stacked(frames, flags, stack):
+    """[steps][width][stack]...: zeros before an episode's start."""
+    out = np.zeros((*frames.shape[:2], stack, *frames.shape[2:]), frames.dtype)
+    for n in range(len(frames)):
+        for env in range(frames.shape[1]):
+            for back in range(stack):
+                if n - back < 0:
+                    break
+                out[n, env, stack - 1 - back] = frames[n - back, env]
+                if flags[n - back, env] & FIRST:
+                    break
+    return out
+
+
+def finished(module, lane, outputs, value):
+    """As farm_head_mask and farm_head_finish leave them in the lane."""
+    if "action_mask" in lane:
+        outputs = outputs.masked_fill(torch.from_numpy(lane["action_mask"]).bool().logical_not(), -torch.inf)
+    if "_q " in module.head:
+        outputs = outputs + (value[:, None] - outputs.mean(1, keepdim=True) if module.head.startswith("duelling") else 0)
+        value = outputs.max(1).values
+    return outputs, value
+
+
+def shake(module):
+    """Other weights, with outputs of about 1."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * parameter.std(correction=0) * torch.randn_like(parameter)).add_(0.01 * torch.randn_like(parameter))
+        module.policy.weight.mul_(30)
+    return module
+
+
+class Policies(InFolder):
+    def trained(self, name, frames=3000):
+        env, *keys = CASES[name]
+        done = self.farm("train", "--env", env, *keys, "--frames", str(frames), "--run", name, "--quiet")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return actorfarm.load(self.folder / name)
+
+    def compare(self, name):
+        """The outputs of a saved module, loaded again, and those in the lanes of a farm that plays it."""
+        file = self.folder / "shaken.safetensors"
+        actorfarm.save(shake(self.trained(name)), file)
+        words = "--precision f32 --episodes 1000000 --actors 1 --envs-per-actor 4 --lanes 1 --ring-steps 64 --quiet".split()
+        process = self.start_farm("eval", file, *words)
+        spec, lane = read_steps(process.pid)
+        process.kill()
+        module = actorfarm.load(file)
+        self.assertEqual(module.spec["obs"], [{**field, "dims": list(field["dims"])} for field in spec["obs"]])
+        images = [f["name"] for f in spec["obs"] if f["dtype"] == "u8" and f["choices"] in (0, 256)]
+        obs = {f["name"]: stacked(lane[f["name"]], lane["flags"], module.stack) if f["name"] in images else lane[f["name"]] for f in spec["obs"]}
+        known, compared, hidden = np.zeros(4, bool), 0, None
+        for n in range(len(lane["flags"])):
+            first = lane["flags"][n] & FIRST > 0
+            # From an episode's start on, a stack, an LSTM's state and the last inputs are known.
+            known |= first | (n >= module.stack and not module.lstm_layers)
+            step = {field: array[n] for field, array in obs.items()}
+            last = None if n == 0 else (lane["action"][n - 1], lane["reward"][n])
+            with torch.no_grad():
+                outputs, value, hidden = module(step if len(step) > 1 else step.popitem()[1], hidden, first, last)
+            outputs, value = finished(module, {field: array[n] for field, array in lane.items()}, outputs, value)
+            for ours, farms in (outputs, lane["policy"][n]), (value, lane["value"][n]):
+                np.testing.assert_allclose(ours.numpy()[known], farms[known], rtol=5e-4, atol=5e-4, err_msg=f"{name} {n}")
+            compared += known.sum()
+        self.assertGreater(compared, 20)
+        self.assertGreater(np.abs(lane["policy"][np.isfinite(lane["policy"])]).mean(), 0.02)
+
+    def test_actions_are_the_heads(self):
+        for name, kind in ("mlp", torch.int32), ("gaussian", torch.float32), ("squashed", torch.float32), ("masks", torch.int32):
+            module = self.trained(name, 500)
+            shape = [field["dims"] for field in module.spec["obs"]]
+            obs = {field["name"]: np.zeros((4000, *dims), field["dtype"].replace("f32", "f4").replace("i32", "i4").replace("u8", "u1")) for field, dims in zip(module.spec["obs"], shape)}
+            if name == "masks":
+                obs["action_mask"][:, 2:5] = 1
+            outputs, _, _ = module(obs)
+            drawn, best = module.act(obs)[0], module.act(obs, greedy=True)[0]
+            self.assertEqual((drawn.dtype, len(drawn), len(best)), (kind, 4000, 4000))
+            if kind == torch.int32:
+                allowed = slice(2, 5) if name == "masks" else slice(None)
+                shares = np.bincount(drawn, minlength=outputs.shape[1])[allowed] / 4000
+                np.testing.assert_allclose(shares, outputs[0, allowed].softmax(0).detach(), atol=0.05)
+                self.assertEqual(best[0].item(), (allowed.start or 0) + outputs[0, allowed].argmax().item())
+            elif name == "gaussian":
+                np.testing.assert_allclose(drawn.std(0), module.scale * outputs[0, 7:].exp().detach(), rtol=0.1)
+                np.testing.assert_allclose(best, module.offset + module.scale * outputs[:, :7].detach(), rtol=1e-5, atol=1e-6)
+            else:
+                self.assertTrue((drawn.abs() <= 1).all() and drawn.std() > 0.1)
+
+    def test_a_module_learns_and_keeps_its_zeros(self):
+        module = self.trained("separate", 500)
+        twin = copy.deepcopy(module)
+        optimiser = torch.optim.Adam(module.parameters(), 0.01)
+        board = np.random.default_rng(1).uniform(0, 1, (256, 50)).astype("f4")
+        board.flags.writeable = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(30):
+                outputs, value, _ = module(board)
+                loss = torch.nn.functional.cross_entropy(outputs, torch.full((256,), 2)) + ((value - 5) ** 2).mean()
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+        self.assertEqual(module.act(board, greedy=True)[0].unique().tolist(), [2])
+        self.assertFalse(module.layers.get_submodule("1").weight[:64, 64:].any())
+        actorfarm.save(module, self.folder / "learned.safetensors")
+        tensors, about = checkpoint.read(self.folder / "learned.safetensors")
+        self.assertEqual({name for name in tensors if name.startswith("optimiser.")}, set())
+        self.assertEqual(about, module.metadata)
+        actorfarm.save(twin, self.folder / "twin.safetensors")
+        tensors, _ = checkpoint.read(self.folder / "twin.safetensors")
+        self.assertTrue(any(name.startswith("optimiser.") for name in tensors))
+        done = self.farm("train", "--env", "native/catch", "--net", "separate", "--frames", "500", "--run", "next", "--quiet", "--init-from", "learned.safetensors")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_other_tensors_and_spaces_are_refused(self):
+        tensors, about = checkpoint.read(checkpoint.find((self.trained("mlp", 500), self.folder / "mlp")[1]))
+        for change, message in (
+            (lambda t, a: t.pop("layers.1.bias"), "bias"),
+            (lambda t, a: t.update({"policy.weight": t["policy.weight"][:, :5]}), "shape|size"),
+            (lambda t, a: a.pop("spaces"), "spec=env.consumer.spec"),
+            (lambda t, a: a.update({"recipe.net": "wide"}), "wide"),
+            (lambda t, a: a.update(spaces="[]"), "not those of its network"),
+            (lambda t, a: a.update(spaces=a["spaces"].replace("[50]", "[51]")), "not those of its network"),
+        ):
+            changed = dict(tensors), dict(about)
+            change(*changed)
+            checkpoint.write(self.folder / "x.safetensors", *changed)
+            with self.assertRaisesRegex(ValueError, message):
+                actorfarm.load(self.folder / "x.safetensors")
+
+
+for each in CASES:
+    setattr(Policies, f"test_outputs_of_{each}", lambda self, each=each: self.compare(each))
+
+
+if __name__ == "__main__":
+    unittest.main()
