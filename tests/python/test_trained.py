@@ -16,17 +16,13 @@ from actorfarm import checkpoint  # noqa: E402
 from running import FARM, InFolder, children, state, wait_until  # noqa: E402
 
 os.environ.setdefault("FARM_PROGRAM", FARM)
-SMALL = {"frames": 2000, "actors": 1, "envs_per_actor": 4, "batch": 4}
 
 
-class Trained(InFolder):
-    def train(self, env="native/catch"):
-        words = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        done = self.farm("train", "--env", env, *words, "--run", "r", "--quiet")
+class Checkpoints(InFolder):
+    def train(self):
+        done = self.farm(*"train --env native/catch --run r --quiet --frames 2000 --actors 1 --envs-per-actor 4 --batch 4".split())
         self.assertEqual(done.returncode, 0, done.stderr)
 
-
-class Checkpoints(Trained):
     def score(self, file):
         words = "--greedy --actors 1 --envs-per-actor 1 --lanes 1 --episodes 20 --seed 5 --quiet --json".split()
         done = self.farm("eval", file, *words)
@@ -100,7 +96,7 @@ class Checkpoints(Trained):
         self.assertEqual([checkpoint.find(self.folder, best).stem for best in (False, True)], ["000000001000", "best"])
 
 
-class Lanes(Trained):
+class Lanes(InFolder):
     def test_a_view_copies_what_a_farm_publishes(self):
         words = "--env native/juggle --frames 100G --run r --quiet --actors 2 --lanes 1 --envs-per-actor 3 --batch 2".split()
         process = self.start_farm("train", *words)
