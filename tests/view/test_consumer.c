@@ -76,7 +76,18 @@ static void open_rig(struct farm_ring_spec spec) {
     connect_consumer();
 }
 
+static int close_consumer(void) {
+    struct farm_consumer *consumer = rig.consumer;
+    rig.consumer = NULL;
+    return farm_consumer_close(consumer);
+}
+
 static void tear_down(void) {
+    close_consumer();
+    for (uint32_t r = 0; r < PLACES; r++) {
+        farm_ring_close(&rig.actor[r]);
+        farm_ring_close(&rig.made[r]);
+    }
     unlink(rig.path);
 }
 
@@ -258,7 +269,7 @@ static void check_gather(unsigned field, size_t bytes) {
     for (uint64_t n = 0; n < N; n++) {
         struct farm_lane *lane = actors_lane(1);
         if (n == N / 2) {
-            farm_consumer_close(rig.consumer);
+            close_consumer();
             connect_consumer();
         }
         farm_consumer_keep(rig.consumer, STACK - 1);
@@ -344,7 +355,7 @@ static void check_kept(bool leave) {
         struct farm_admission_reply reply;
         for (int i = 0; i < RINGS + 3; i++) cr_assert(farm_admission_receive_reply(rig.side, &reply) && !reply.status);
     } else {
-        cr_assert_eq(farm_consumer_close(rig.consumer), 0);
+        cr_assert_eq(close_consumer(), 0);
     }
     memset(farm_lane_obs(lane, 0, 0, 0), pixel + 1, lane->obs_bytes[0]);
     cr_assert(image[3] == pixel && items[0] == 0);
@@ -370,7 +381,7 @@ Test(consumer, the_farms_end_has_words_and_the_next_consumer_continues) {
     send_request(FARM_ADMISSION_END, 0);
     cr_assert_eq(receive(1, -1), -1);
     cr_assert_str_eq(farm_consumer_error(rig.consumer), "last words");
-    farm_consumer_close(rig.consumer);
+    close_consumer();
     connect_consumer();
     cr_assert_eq(receive(1, LONG), 1);
     cr_assert(rig.ready[0].lane == 0 && rig.ready[0].step == 1);
@@ -390,7 +401,7 @@ Test(consumer, a_forks_child_is_refused_and_the_parent_goes_on) {
                           farm_consumer_answer(rig.consumer, (uint32_t[]){0}, 1) ||
                           farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS) ||
                           farm_consumer_lane_token(rig.consumer, 0);
-        farm_consumer_close(rig.consumer);
+        close_consumer();
         _exit(used);
     }
     cr_assert(wait(&status) > 0 && status == 0);
@@ -431,7 +442,7 @@ Test(farm, goes_on_when_an_actor_is_killed) {
             answer(at->lane);
         }
     }
-    cr_assert_eq(farm_consumer_close(rig.consumer), 0);
+    cr_assert_eq(close_consumer(), 0);
 }
 
 Test(farm, that_cannot_start_says_why) {
