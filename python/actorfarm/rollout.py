@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _consumer
+from ._consumer import ACTION, FLAGS, OBS, REWARD
+from ._consumer import torch as _tensor
 
 Array = npt.NDArray[Any]
 Policy = Callable[..., Any]
 FIRST, LAST, TERMINATED, TRUNCATED, GAME_END = 1, 2, 4, 8, 16  # farm/step.h
-REWARD, FLAGS, ACTION, OBS = _consumer.REWARD, _consumer.FLAGS, _consumer.ACTION, _consumer.OBS
 LOOK_S = 1.0  # between looks at which lanes are there
 STALL_S = 10.0  # without a ready lane, after which kept windows are named as the cause
 
@@ -47,7 +47,7 @@ def on_torch(policy: Policy, device: Any = None) -> Policy:
         device = next((parameter.device for parameter in policy.parameters()), None)
 
     def tensor(value: Array) -> Any:
-        return torch.as_tensor(value if value.flags.writeable else _consumer.torch(value), device=device)
+        return torch.as_tensor(value if value.flags.writeable else _tensor(value), device=device)
 
     def call(*inputs: Any) -> Any:
         with torch.no_grad():
