@@ -11,14 +11,12 @@ wheel-check: wheel ## builds them, installs each in an empty virtual environment
 # The package for PYTHON in the folder STAGE, with bin, lib, share and include as below a PREFIX. STABLE=3.12: of this
 # stable ABI. All Pythons share one build. The wheel `mujoco` and Gymnasium lie beside the package.
 WHEEL_BUILD := build/wheel/make
-python_says  = $(shell $(PYTHON) -c 'import os, sysconfig, importlib.util as u; print($1)')
-wheel_flags  = BUILD=$(WHEEL_BUILD) PY_INCLUDE=$(call python_says,sysconfig.get_path("include")) \
-    PY_EXT_SUFFIX=$(if $(STABLE),.abi3.so,$(call python_says,sysconfig.get_config_var("EXT_SUFFIX"))) \
-    PY_LIMITED=$(if $(STABLE),$(call python_says,"0x%02x%02x0000" % ($(subst .,$(comma),$(STABLE))))) \
+python_says  = $(shell $(PYTHON) -c 'import os, importlib.util as u; print($1)')
+wheel_flags  = BUILD=$(WHEEL_BUILD) $(if $(STABLE),PY_EXT_SUFFIX=.abi3.so PY_LIMITED=$(call python_says,"0x%02x%02x0000" % ($(subst .,$(comma),$(STABLE))))) \
     SITE_PACKAGES=$(call python_says,os.path.dirname(u.find_spec("mujoco").submodule_search_locations[0])) \
     MUJOCO_ASSETS=../../../../gymnasium/envs/mujoco/assets MUJOCO_RPATH='$$$$ORIGIN/../../../../mujoco'
 wheel-stage:
-	@rm -rf $(WHEEL_BUILD)/{obj/python,python,envs} # another Python's
+	@rm -rf $(WHEEL_BUILD)/{obj/python,python,python.mk,envs} # another Python's
 	@$(MAKE) $(parallel) $(wheel_flags) $(WHEEL_BUILD)/farm env-plugins python-extension
 	@rm -rf $(STAGE) && mkdir -p $(STAGE)/{share/farm,include,licenses}
 	@install -D -t $(STAGE)/bin $(WHEEL_BUILD)/farm && install -D -t $(STAGE)/lib/farm/envs $(WHEEL_BUILD)/envs/*.so
