@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .observe import attach as attach
     from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
     from .rollout import Window as Window, gather as gather, on_jax as on_jax, on_torch as on_torch
+    from .vector_env import env as env, vector as vector
 
 # Names that users import, and their modules, imported on demand: actors start without them.
 _HOMES = {
@@ -29,10 +30,13 @@ _HOMES = {
     **dict.fromkeys(("Window", "gather", "on_jax", "on_torch"), "rollout"),
     **dict.fromkeys(("gae", "vtrace"), "_consumer"),
     **{"attach": "observe", "load": "checkpoint", "save": "checkpoint"},
+    **dict.fromkeys(("env", "vector"), "vector_env"),
 }
 
 
 def __getattr__(name: str) -> object:
+    if name in ("sb3", "torchrl"):
+        return importlib.import_module(f"actorfarm.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"actorfarm.{_HOMES[name]}"), name)

@@ -133,7 +133,10 @@ class Pool:
         spaces = {field["name"]: _space(field, self.stack) for field in spec["obs"] if field["name"] in self._names}
         self.observation_space = gymnasium.spaces.Dict(spaces) if len(spaces) != 1 else spaces[self._names[0]]
         self.action_space = _action_space(spec["action"])
-        self._idle = np.zeros((len(self._lanes), self.width, *(self.action_space.shape or ())), self.action_space.dtype)
+        zero = np.zeros(self.action_space.shape or (), self.action_space.dtype)
+        if isinstance(self.action_space, gymnasium.spaces.Box):
+            zero = np.clip(zero, self.action_space.low, self.action_space.high)
+        self._idle = np.broadcast_to(zero, (len(self._lanes), self.width, *zero.shape))
         self._ids: Array = np.arange(self.num_envs, dtype=np.int32)  # of the last recv
         self._ended, self._seen, self._begun, self._warned = np.zeros(self.num_envs, bool), tuple[Array, ...](), False, False
 

@@ -2,15 +2,25 @@
 
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import threading
 import unittest
 
 import gymnasium
-from actorfarm import passed
+import numpy as np
+from actorfarm import gym_actor, passed
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import lanes
+
+try:
+    from actorfarm import vector_env
+except ImportError as missing:
+    raise unittest.SkipTest(f"the build has no actorfarm._consumer: {missing}") from missing
 
 OWN = """import gymnasium
 
@@ -44,18 +54,18 @@ class Passed(unittest.TestCase):
         self.own = __import__("own_module").Own
         self.addCleanup(sys.modules.pop, "own_module")
 
-    def spec(self, env, **options):
-        """What an actor, which does not import this file, says of it."""
+    def give(self, env, **options):
+        """(name, options) for an actor."""
         name, given, fd = passed.give(env)
         self.addCleanup(os.close, fd)
         os.set_inheritable(fd, True)
-        words = [word for pair in {**given, **options}.items() for word in ("--option", "{}={}".format(*pair))]
-        return lanes.run_actor("gym_actor", "--env", name.removeprefix("gym/"), *words, "--spec")
+        return name.removeprefix("gym/"), ["{}={}".format(*pair) for pair in {**given, **options}.items()]
 
     def test_callables_and_classes_play(self):
-        """By value, and by name from the user's folders. Options are arguments."""
-        for env, options in ((lambda: gymnasium.make("CartPole-v1"), {}), (self.own, {}), ([self.own], {"name": "CartPole-v0"})):
-            result = self.spec(env, **options)
+        """In a process that does not import this file: by value, and by name from the user's folders. Options are arguments."""
+        for env, options in ((lambda: gymnasium.make("CartPole-v1"), {}), ([self.own], {"name": "CartPole-v0"})):
+            name, words = self.give(env, **options)
+            result = lanes.run_actor("gym_actor", "--env", name, *(f"--option={word}" for word in words), "--spec")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn('"dims": [4]', result.stdout)
 
@@ -67,9 +77,10 @@ class Passed(unittest.TestCase):
             (Unloadable(), {}, "cannot be unpickled: ZeroDivisionError: division by zero"),
             (lambda: 5, {}, "must inherit from the gymnasium.Env class"),
         ):
-            result = self.spec(env, **options)
-            self.assertEqual(result.returncode, 2, result.stdout)
-            self.assertRegex(result.stderr, said)
+            with self.assertRaisesRegex(ValueError, said):
+                gym_actor.Gym.prepare(*self.give(env, **options), "count")
+        with self.assertRaisesRegex(ValueError, "its descriptor has not been passed on"):
+            gym_actor.Gym.prepare(passed.NAME.removeprefix("gym/"), ["memory=env-0"], "count")
 
     def test_what_cannot_be_given_is_refused(self):
         lock = threading.Lock()
@@ -83,6 +94,120 @@ class Passed(unittest.TestCase):
             with self.assertRaisesRegex((TypeError, ValueError), said):
                 passed.give(env, listen=listen)
         self.assertEqual(passed.give(self.own, listen=True), (passed.NAME, {"entry": "own_module:Own"}, None))
+
+
+class Shown(gymnasium.Env):
+    """Observes its number in a list, a level that resets set, its seed's first draw, and the step."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, number=0):
+        self.seen = np.array([number, 0, 0, 0], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen[1:] = (options or {}).get("level", self.seen[1]), self.np_random.random(), 0
+        return self.seen.copy(), {}
+
+    def step(self, action):
+        self.seen[3] += 1
+        return self.seen.copy(), 1.0, self.seen[3] == 3, False, {}
+
+
+class Equality(unittest.TestCase):
+    """Against SyncVectorEnv, with the same seeds and actions. An end that is both is terminated here."""
+
+    STEPS = 2500  # of 4 environments
+
+    def compare(self, name, mode, steps, **options):
+        ours = vector_env.vector(f"gym/{name}", 4, autoreset_mode=mode, options=options)
+        self.addCleanup(ours.close)
+        theirs = SyncVectorEnv([lambda: gymnasium.make(name, **options)] * 4, autoreset_mode=mode)
+        self.assertEqual(ours.metadata["autoreset_mode"], mode)
+        rng, ends, equal = np.random.default_rng(1), np.zeros(2, int), np.testing.assert_array_equal
+        theirs.action_space.seed(1)
+        equal(ours.reset(seed=7)[0], theirs.reset(seed=7)[0])
+        for n in range(steps):
+            actions = theirs.action_space.sample()
+            (obs, rewards, *ended, info), (their_obs, their_rewards, *their_ends, their_info) = ours.step(actions), theirs.step(actions)
+            equal(obs, their_obs, f"step {n}")
+            equal(rewards, their_rewards.astype(np.float32))
+            equal(ended, [their_ends[0], their_ends[1] & ~their_ends[0]])
+            self.assertEqual(list(info), list(their_info))
+            done = ended[0] | ended[1]
+            ends += np.sum(ended, axis=1)
+            if done.any() and mode is AutoresetMode.SAME_STEP:
+                equal(info["_final_obs"], their_info["_final_obs"])
+                equal(np.stack(info["final_obs"][done]), np.stack(their_info["final_obs"][done]))
+            elif mode is AutoresetMode.DISABLED and (done.any() or n % 50 == 49):
+                seed, mask = (None, 9 + n)[n % 2], done | (rng.random(4) < 0.2) | (np.arange(4) == n % 4)
+                masked = [env.reset(seed=seed, options={"reset_mask": mask.copy()})[0] for env in (ours, theirs)]
+                equal(*masked)
+            elif n % 1000 == 999:
+                equal(ours.reset(seed=n)[0], theirs.reset(seed=n)[0])
+        return ends
+
+    def test_cart_pole_in_all_modes(self):
+        """Its poles fall, and a limit truncates."""
+        for mode in AutoresetMode:
+            with self.subTest(mode=mode):
+                self.assertTrue((self.compare("CartPole-v1", mode, self.STEPS, max_episode_steps=30) > 9).all())
+
+    def test_pendulum(self):
+        """Continuous actions, truncated episodes."""
+        self.assertGreater(self.compare("Pendulum-v1", AutoresetMode.SAME_STEP, 800)[1], 9)
+
+
+class Interfaces(unittest.TestCase):
+    def make(self, *arguments, **options):
+        made = vector_env.vector(*arguments, **options)
+        self.addCleanup(made.close)
+        return made
+
+    def test_one_environment_passes_gymnasiums_checker(self):
+        for name in ("native/cartpole", "gym/CartPole-v1"):
+            env = vector_env.env(name)
+            self.addCleanup(env.close)
+            check_env(env, skip_render_check=True)
+
+    def test_a_list_of_callables_with_numbers(self):
+        """Environment i is the i-th of the list, whatever actor and lane it has; a reset gives it a number and a seed."""
+        env = self.make([lambda i=i: Shown(i) for i in range(8)], 8, actors=2, batch_size=2, numbers=["level"])
+        draws = [np.float32(gymnasium.utils.seeding.np_random(40 + i)[0].random()) for i in range(8)]
+        seen, _ = env.reset(seed=40, options={"level": np.arange(8) * 2})
+        np.testing.assert_array_equal(seen.T, [np.arange(8), np.arange(8) * 2, draws, np.zeros(8)])
+        pair = np.arange(8) // 2 == 1
+        seen, _ = env.reset(seed=40, options={"level": 5, "reset_mask": pair})
+        np.testing.assert_array_equal(seen[:, 1], np.where(pair, 5, np.arange(8) * 2))
+        with self.assertRaisesRegex(ValueError, "environments 4 to 5 are one lane"):
+            env.reset(options={"reset_mask": np.arange(8) == 4})
+        with self.assertRaisesRegex(ValueError, "'gravity' is not a number of these environments .level;"):
+            env.reset(options={"gravity": 1})
+
+    def test_wrappers_work(self):
+        env = RecordEpisodeStatistics(self.make(Shown, 4))
+        env.reset(seed=1)
+        for _ in range(7):
+            *_, info = env.step(np.zeros(4, int))
+        self.assertEqual(list(env.length_queue), [3] * 8)
+        np.testing.assert_array_equal(info["episode"]["r"], [3] * 4)
+
+    def test_a_killed_actor_truncates_its_episodes(self):
+        env = self.make("gym/CartPole-v1", 4, actors=2, autoreset_mode="same_step")
+        env.reset(seed=1)
+        children = pathlib.Path(f"/proc/{env.pool.consumer.pid}/task/{env.pool.consumer.pid}/children").read_text().split()
+        actors = [int(pid) for pid in children if b"actorfarm.gym_actor" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(actors[0], signal.SIGKILL)
+        for _ in range(10_000):
+            _, _, terminated, truncated, info = env.step(np.zeros(4, int))
+            if "abandoned" in info:
+                break
+        abandoned = info["abandoned"]
+        self.assertEqual(sorted(abandoned.tolist()), [False, False, True, True])
+        self.assertTrue(truncated[abandoned].all())
+        self.assertEqual([last.shape for last in info["final_obs"][abandoned]], [(4,)] * 2)
+        env.step(np.zeros(4, int))
 
 
 if __name__ == "__main__":
