@@ -90,9 +90,13 @@ def sources(tree):
 
 
 def python_imports(path, text):
-    """(line, module) of each import, as a path without ending from the folder python/."""
-    package = os.path.dirname(path).removeprefix("python").strip("/")
-    for node in ast.walk(ast.parse(text, path)):
+    """(line, module) of each import that runs, as a path without ending from the folder python/."""
+    package, tree = os.path.dirname(path).removeprefix("python").strip("/"), ast.parse(text, path)
+    checked = [part for part in ast.walk(tree) if isinstance(part, ast.If) and getattr(part.test, "id", None) == "TYPE_CHECKING"]
+    unread = {id(node) for part in checked for node in ast.walk(part)}
+    for node in ast.walk(tree):
+        if id(node) in unread:
+            continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.replace(".", "/")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
