@@ -70,7 +70,7 @@ static void find_actors(int supervisor) {
         int parent = 0;
         snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
         FILE *file = atoi(entry->d_name) ? fopen(path, "r") : NULL;
-        if (file && fscanf(file, "%*d (%15[a-z]%*[^)]) %*c %d", name, &parent) == 2 && parent == supervisor &&
+        if (file && fscanf(file, "%*d (%15[^)]) %*c %d", name, &parent) == 2 && parent == supervisor &&
             strcmp(name, "forker") != 0 && loop.actor_count < ACTORS_MAX)
             loop.actors[loop.actor_count++] = atoi(entry->d_name);
         if (file) fclose(file);

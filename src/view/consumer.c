@@ -231,7 +231,7 @@ static enum farm_status make_place(struct farm_consumer *consumer, struct farm_a
             .place = place,
             .lane = &ring.lanes[l],
             .number = r * spec->lanes + l,
-            .written = farm_lane_produced(ring.lanes[l].lane) ? UINT32_MAX : 1u << FARM_ANSWER_ACTION,
+            .written = ring.lanes[l].answered ? UINT32_MAX : 1u << FARM_ANSWER_ACTION,
             .base = farm_lane_consumed(ring.lanes[l].lane),
             .consumed = farm_lane_consumed(ring.lanes[l].lane),
             .holds = (uint32_t *)(place->seats + spec->lanes) + (size_t)l * spec->steps,
@@ -351,7 +351,7 @@ static void take_in(struct farm_consumer *consumer, struct seat *seat) {
     if (lane->taken || !farm_lanes_take_in(lane, 0, &consumer->stats)) return;
     lane->taken = lane->queued = true;
     for (uint32_t f = 0; f < lane->lane->answer_count; f++)
-        if (seat->written >> f & 1) clear_answer(lane->lane, f, lane->answered);
+        if (seat->written >> f & 1 || !lane->answered) clear_answer(lane->lane, f, lane->answered);
     consumer->queue[(consumer->head + consumer->queued++) % consumer->room] = seat;
 }
 
@@ -588,8 +588,11 @@ bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes,
     for (unsigned i = 0; i < count; i++) { // no actor waits for this
         struct seat *seat = find_seat(consumer, lanes[i]);
         const uint8_t *flags = farm_lane_flags(seat->lane->lane, seat->lane->answered);
-        for (uint32_t e = 0; e < consumer->model.width; e++)
-            consumer->agent_steps += !(flags[e] & FARM_STEP_FIRST) || farm_step_renews(seat->lane->lane, flags[e]);
+        uint32_t steps = consumer->model.width;
+        for (uint32_t e = 0; e < consumer->model.width; e++) steps -= flags[e] & FARM_STEP_FIRST;
+        for (uint32_t e = 0; e < consumer->model.width && consumer->model.autoreset; e++)
+            steps += farm_step_renews(seat->lane->lane, flags[e]);
+        consumer->agent_steps += steps;
         consumer->stats.bad_values += seat->lane->bad;
         seat->lane->answered++;
         seat->lane->taken = false;
