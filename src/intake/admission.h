@@ -25,7 +25,7 @@ struct farm_admission_request {
     enum farm_admission_kind kind;
     uint32_t ring;   // its place; OPEN: places
     uint32_t shard;  // JOIN: answers it; OPEN: FARM_ADMISSION_VERSION
-    uint32_t joins;  // OPEN: occupied places; as many JOINs follow at once
+    uint32_t joins;  // OPEN: occupied places; as many JOINs follow at once, without replies
     int fds[2];      // JOIN: up (read-only), down; OPEN: stats (read-only), the bell of all rings
     int up_writable; // JOIN: for a GPU that needs it (config.h); -1: none
     int wake;        // JOIN: eventfd of the bridge in a remote actor's place (farm_ring.wake_fd); -1: a local actor

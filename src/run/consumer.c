@@ -163,13 +163,8 @@ static void count_steps(struct farm_run_consumer *consumer) {
 
 enum farm_supervisor_turn farm_run_consumer_tick(struct farm_run_consumer *consumer) {
     struct farm_run *run = consumer->run;
-    struct farm_admission_reply reply;
     farm_store_release(&run->rings.stats->ready, 1);
     count_steps(consumer);
-    while (consumer->socket >= 0 && run->change.state == FARM_RUN_CHANGE_IDLE &&
-           farm_admission_receive_reply(consumer->socket, &reply))
-        if (reply.status)
-            farm_run_warn(&run->caller, "the consumer refuses actor %u: %s", reply.ring, reply.error.message);
     if (has_ended(consumer)) {
         if (!consumer->path) return FARM_TURN_STOP;
         farm_run_note(&run->caller, "consumer %d has ended; the lanes wait for the next one", consumer->pid);

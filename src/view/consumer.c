@@ -731,7 +731,7 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
     if (request.shard != FARM_ADMISSION_VERSION)
         return farm_fail(err, FARM_E_FORMAT, "the farm has version %u of the messages, this library %d: use one build",
                          request.shard, FARM_ADMISSION_VERSION);
-    const uint32_t joins = request.joins ? request.joins : 1, places = request.ring;
+    const uint32_t sent = request.joins, joins = sent ? sent : 1, places = request.ring;
     consumer->place_count = places;
     consumer->places = calloc(3 * (size_t)places, sizeof *consumer->places);
     consumer->rung = calloc(places, sizeof *consumer->rung);
@@ -741,9 +741,13 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
     for (uint32_t i = 0; i < joins && !consumer->ended && !status;) {
         status = await_request(consumer, &request, err);
         if (status) return status;
-        carry_out(consumer, &request);
+        if (sent && request.kind == FARM_ADMISSION_JOIN)
+            status = join(consumer, &request, err);
+        else
+            carry_out(consumer, &request);
         i += request.kind == FARM_ADMISSION_JOIN;
     }
+    if (status) return status;
     if (!consumer->bells.count) return *err = consumer->error, farm_fail_in(err, FARM_E_DEAD, "no lanes");
     consumer->room = places * consumer->model.lanes;
     consumer->queue = calloc(consumer->room, sizeof *consumer->queue);

@@ -24,11 +24,11 @@ REPLY = 4 + 4 + 8 + 768  # struct farm_admission_reply
 class Consumer:
     """The messages of a consumer, which answers no lane."""
 
-    def __init__(self, end, takes=True):
-        self.end, self.takes, self.rings = end, takes, {}
+    def __init__(self, end):
+        self.end, self.rings = end, {}
         end.settimeout(LIMIT_S)
 
-    def message(self):
+    def message(self, replies=True):
         """(kind, ring, shard, more, names of the descriptors, text); None: the farm is gone."""
         data, fds, _, _ = socket.recv_fds(self.end, 4096, 4)
         if not data:
@@ -41,7 +41,7 @@ class Consumer:
             self.rings[ring] = names
         elif kind == LEAVE:
             del self.rings[ring]
-        if kind in (JOIN, LEAVE) and self.takes:
+        if kind in (JOIN, LEAVE) and replies:
             self.end.send(struct.pack("I", ring).ljust(REPLY, b"\0"))
         return kind, ring, shard, more, names, data[16:].split(b"\0")[0].decode()
 
@@ -52,7 +52,7 @@ class Consumer:
         assert (kind, version, names) == (OPEN, 1, ["/memfd:farm-stats-0", "anon_inode:[eventfd]"]), (kind, version, names)
         self.rings = {}
         for _ in range(joins):
-            self.message()
+            self.message(replies=False)
         return self
 
     def last_words(self):
@@ -111,9 +111,8 @@ class Serve(InFolder):
             while set(first.rings) != set(range(wanted)):
                 first.message()
             self.assertEqual(request.communicate(timeout=LIMIT_S)[0], f"{wanted} actors\n")
-        first.takes = False
         request = self.start_farm("actors", "s", "+1")
-        first.message()
+        first.message(replies=False)
         first.end.close()
         self.assertEqual(request.communicate(timeout=LIMIT_S)[0], "3 actors\n", "it joins without the reply of a consumer that has ended")
         self.await_line(r"consumer \d+ has ended")
