@@ -19,24 +19,17 @@ using Shape = std::vector<size_t>;
 static constexpr nb::dlpack::dtype dtypes[] = {{}, nb::dtype<uint8_t>(), nb::dtype<int32_t>(), nb::dtype<float>()};
 
 // As they stand in the stubs.
-inline bool is_object(PyObject *) {
-    return true;
-}
 struct Array : nb::object {
-    NB_OBJECT_DEFAULT(Array, object, "numpy.typing.NDArray[typing.Any]", is_object)
+    NB_OBJECT_DEFAULT(Array, object, "numpy.typing.NDArray[typing.Any]", bool)
 };
 struct Like : nb::object {
-    NB_OBJECT_DEFAULT(Like, object, "numpy.typing.ArrayLike", is_object)
+    NB_OBJECT_DEFAULT(Like, object, "numpy.typing.ArrayLike", bool)
 };
 
 // Raises; the format is PyErr_Format's.
 template <class... Values> [[noreturn]] void refuse(PyObject *type, const char *format, Values... values) {
     PyErr_Format(type, format, values...);
     throw nb::python_error();
-}
-
-template <class Source> Array as_array(const Source &source) {
-    return nb::borrow<Array>(nb::cast(source));
 }
 
 // A new array, uninitialised; its memory in *values.
@@ -46,7 +39,8 @@ inline Array new_array(nb::dlpack::dtype dtype, const Shape &shape, void **value
     *values = aligned_alloc(64, (bytes + 64) & ~(size_t)63);
     if (!*values) throw std::bad_alloc();
     nb::capsule owner(*values, [](void *memory) noexcept { free(memory); });
-    return as_array(nb::ndarray<nb::numpy>(*values, shape.size(), shape.data(), owner, nullptr, dtype));
+    return nb::borrow<Array>(
+        nb::cast(nb::ndarray<nb::numpy>(*values, shape.size(), shape.data(), owner, nullptr, dtype)));
 }
 template <class T> Array new_array(size_t count, T **values) {
     return new_array(nb::dtype<T>(), {count}, (void **)values);

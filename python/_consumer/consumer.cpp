@@ -14,19 +14,17 @@
 using namespace nb::literals;
 using Lanes = std::vector<uint32_t>;
 using Ready = std::vector<farm_ready>;
+using Words = std::optional<std::vector<std::string>>;
 using Timeout = std::optional<double>; // seconds; none: for ever
 using Pair = nb::typed<nb::tuple, Array, Array>;
-
 static std::atomic<uint64_t> process_forks{0}; // more in a fork's child
-
-struct farm_ended : std::runtime_error { // its last words
+struct farm_ended : std::runtime_error {       // its last words
     using std::runtime_error::runtime_error;
 };
 
 struct Row { // one environment of a lane's waiting step
     uint32_t lane, env;
 };
-
 struct Lane {
     int seat = -1;                // its place in env_id, kept until another lane needs it
     bool listed = false;          // its step waits for an answer
@@ -35,7 +33,6 @@ struct Lane {
     std::vector<int32_t> elapsed; // [W]: steps since FIRST
     Array ids;                    // [W]: env_id
 };
-
 struct Field {
     nb::dlpack::dtype dtype;
     Shape dims;   // [W, ...], of several steps [steps, W, ...]
@@ -45,36 +42,26 @@ struct Field {
 class Consumer {
     farm_consumer *consumer = nullptr;
     const uint64_t forks = process_forks; // as it was opened
-    const bool debug;
-    std::atomic<bool> busy{false};
     struct farm_consumer_shape shape = {};
     farm_env_spec env = {};
     std::vector<Lane> state;       // [places]
     Lanes seats;                   // the lane of each
     Ready listed;                  // [places]: what the last wait has listed
-    std::vector<int32_t> integers; // actions of another dtype
+    std::vector<int32_t> integers; // actions of another dtype, or `floats`
     std::vector<float> floats;
 
   public:
-    // The right of one thread to the consumer, for one call.
-    struct Turn {
-        Consumer &of;
-        explicit Turn(Consumer &consumer) : of(consumer) {
-            if (of.forks != process_forks)
-                refuse(PyExc_RuntimeError,
-                       "this consumer belongs to the process that opened it, not to a fork's child");
-            if (of.busy.exchange(true, std::memory_order_acquire))
-                refuse(PyExc_RuntimeError, "another thread is in a call of this consumer: one thread at a time");
-            if (of.consumer) return;
-            of.busy = false;
-            refuse(PyExc_RuntimeError, "the consumer is closed");
-        }
-        ~Turn() { of.busy.store(false, std::memory_order_release); }
-    };
+    std::atomic<bool> busy{false};
+    // Begins a call, which ends with `busy`.
+    void enter() {
+        if (forks != process_forks) refuse(PyExc_RuntimeError, "this consumer is its process's, not a fork's child's");
+        if (busy.exchange(true, std::memory_order_acquire))
+            refuse(PyExc_RuntimeError, "another thread is in a call of this consumer: one thread at a time");
+        if (!consumer) busy = false, refuse(PyExc_RuntimeError, "the consumer is closed");
+    }
 
-    Consumer(std::optional<std::vector<std::string>> words, const std::optional<std::string> &socket,
-             const std::vector<int> &pass_fds, unsigned keep, bool debug)
-        : debug(debug) {
+    Consumer(const Words &words, const std::optional<std::string> &socket, const std::vector<int> &pass_fds,
+             unsigned keep) {
         if (words.has_value() == socket.has_value())
             refuse(PyExc_ValueError, "give either the words of `farm serve` or the path of its socket");
         std::vector<const char *> texts;
@@ -112,8 +99,6 @@ class Consumer {
     }
     ~Consumer() { close(); }
 
-    // ---- waiting ----
-
     bool occupied(unsigned lane) const {
         farm_lane_state ignored;
         return farm_consumer_state(consumer, lane, &ignored);
@@ -132,12 +117,10 @@ class Consumer {
         if (!most || most > state.size()) most = (unsigned)state.size();
         least = std::clamp(least, 1u, most);
         int count = farm_consumer_recv(consumer, least, most, 0, listed.data());
-        if (!count) {
-            const Lanes present = occupied_lanes();
-            if (!present.empty() &&
-                std::all_of(present.begin(), present.end(), [this](uint32_t lane) { return state[lane].listed; }))
-                refuse(PyExc_RuntimeError, "all lanes wait for actions: send some before recv");
-        }
+        const Lanes present = count ? Lanes() : occupied_lanes();
+        auto has_waited = [this](uint32_t lane) { return state[lane].listed; };
+        if (!present.empty() && std::all_of(present.begin(), present.end(), has_waited))
+            refuse(PyExc_RuntimeError, "all lanes wait for actions: send some before recv");
         nanoseconds slice = std::chrono::milliseconds(50);
         const auto end = steady_clock::now() + nanoseconds((int64_t)(std::min(timeout.value_or(0), 9e9) * 1e9));
         while (!count) {
@@ -221,9 +204,9 @@ class Consumer {
         std::sort(ready.begin(), ready.end(),
                   [this](const farm_ready &a, const farm_ready &b) { return state[a.lane].seat < state[b.lane].seat; });
         const size_t width = shape.width, rows = count * width;
-        const bool view = count == 1 && stack == 1 && !copy && !debug;
+        const bool in_place = count == 1 && stack == 1 && !copy;
         // Held steps that fill the ring leave it, at their addresses.
-        const bool full = view && farm_consumer_room(consumer, ready[0].lane) < 2;
+        const bool full = in_place && farm_consumer_room(consumer, ready[0].lane) < 2;
         const bool room = !full || farm_consumer_detach(consumer, ready[0].lane);
         float *reward;
         bool *terminated, *truncated, ended = false;
@@ -245,27 +228,24 @@ class Consumer {
         }
         nb::object last = nb::none();
         if (ended && shape.same_step) last = observations(ready, FARM_VIEW_LAST, 1, false);
-        return nb::make_tuple(observations(ready, FARM_VIEW_OBS, stack, view && room), rewards, terminations,
+        return nb::make_tuple(observations(ready, FARM_VIEW_OBS, stack, in_place && room), rewards, terminations,
                               truncations, env_id, ages, last, full);
     }
 
-    nb::tuple observations(const Ready &ready, unsigned field, unsigned stack, bool view) {
+    nb::tuple observations(const Ready &ready, unsigned field, unsigned stack, bool in_place) {
         nb::list fields;
         for (unsigned f = field; f < field + env.obs_count; f++)
-            fields.append(view ? view_of(ready[0].lane, ready[0].step, f, 1) : gather_of(ready, f, stack));
+            fields.append(in_place ? view(ready[0].lane, ready[0].step, f, 1) : gather_of(ready, f, stack));
         return nb::tuple(fields);
     }
-
-    // ---- fields ----
 
     Field describe(unsigned field, unsigned steps = 1) const {
         const bool last = field >= FARM_VIEW_LAST;
         const unsigned f = field - (last ? FARM_VIEW_LAST : FARM_VIEW_OBS);
         const bool observed = field >= FARM_VIEW_OBS && f < env.obs_count && (!last || shape.same_step);
         const uint32_t kind = env.action.kind;
-        uint32_t numbers = FARM_F32;
+        uint32_t numbers = observed ? env.obs[f].dtype : (uint32_t)FARM_F32;
         if (!observed && field > FARM_VIEW_ACTION) refuse(PyExc_IndexError, "these lanes have no field %u", field);
-        if (observed) numbers = env.obs[f].dtype;
         if (field == FARM_VIEW_FLAGS) numbers = FARM_U8;
         if (field == FARM_VIEW_ACTION && kind != FARM_ACTION_CONTINUOUS) numbers = FARM_I32;
         Field found = {dtypes[numbers], {shape.width}, dtypes[numbers].bits / 8u};
@@ -294,11 +274,11 @@ class Consumer {
         }));
     }
 
-    Array view_of(unsigned lane, uint64_t step, unsigned field, unsigned steps) {
+    Array view(unsigned lane, uint64_t step, unsigned field, unsigned steps) {
         const Field one = describe(field, steps);
         nb::object owner = hold(lane, step);
-        return as_array(nb::ndarray<nb::numpy, nb::ro>(at(lane, step, steps, field), one.dims.size(), one.dims.data(),
-                                                       owner, nullptr, one.dtype));
+        return nb::borrow<Array>(nb::cast(nb::ndarray<nb::numpy, nb::ro>(at(lane, step, steps, field), one.dims.size(),
+                                                                         one.dims.data(), owner, nullptr, one.dtype)));
     }
 
     Array copy(unsigned lane, uint64_t step, unsigned field, unsigned steps) {
@@ -308,10 +288,6 @@ class Consumer {
         for (unsigned i = 0; i < steps; i++) // neighbours in memory or not
             memcpy((char *)values + i * one.bytes, at(lane, step + i, 1, field), one.bytes);
         return array;
-    }
-
-    Array view(unsigned lane, uint64_t step, unsigned field, unsigned steps) {
-        return debug ? copy(lane, step, field, steps) : view_of(lane, step, field, steps);
     }
 
     Array gather_of(const Ready &ready, unsigned field, unsigned stack) {
@@ -345,16 +321,13 @@ class Consumer {
 
     unsigned room(unsigned lane) { return farm_consumer_room(consumer, lane); }
 
-    // ---- answers ----
-
     // Lanes that wait, none twice.
     Lanes distinct(Lanes lanes) const {
         Lanes sorted = lanes;
         std::sort(sorted.begin(), sorted.end());
         for (size_t i = 0; i < sorted.size(); i++)
             if (sorted[i] >= state.size() || !state[sorted[i]].listed || (i && sorted[i] == sorted[i - 1]))
-                refuse(PyExc_ValueError,
-                       "lane %u does not wait for actions: no recv since its last one, or named twice", sorted[i]);
+                refuse(PyExc_ValueError, "lane %u waits for no actions: not received, or named twice", sorted[i]);
         return lanes;
     }
 
@@ -396,14 +369,14 @@ class Consumer {
         }
     }
 
-    void publish(Lanes lanes) {
+    void publish(const Lanes &lanes) {
+        Lanes present;
         for (uint32_t lane : lanes) {
             state[lane].listed = false;
             state[lane].waits.assign(shape.width, 0);
+            if (occupied(lane)) present.push_back(lane);
         }
-        lanes.erase(std::remove_if(lanes.begin(), lanes.end(), [&](uint32_t lane) { return !occupied(lane); }),
-                    lanes.end());
-        if (!farm_consumer_answer(consumer, lanes.data(), lanes.size()))
+        if (!farm_consumer_answer(consumer, present.data(), present.size()))
             refuse(PyExc_RuntimeError, "%s", farm_consumer_error(consumer));
     }
 
@@ -424,10 +397,7 @@ class Consumer {
                 const size_t seat = id / shape.width;
                 const Row row = {seat < seats.size() ? seats[seat] : 0, id % shape.width};
                 if (seat >= seats.size() || !state[row.lane].waits[row.env])
-                    refuse(PyExc_ValueError,
-                           "env_id %u does not wait for an action: no recv since its last one, or "
-                           "named twice",
-                           id);
+                    refuse(PyExc_ValueError, "env_id %u waits for no action: not received, or named twice", id);
                 state[row.lane].waits[row.env] = 0;
                 rows.push_back(row);
             }
@@ -456,13 +426,9 @@ class Consumer {
             refuse(PyExc_ValueError, "%s", farm_consumer_error(consumer));
     }
 
-    // ---- descriptions ----
-
     nb::typed<nb::dict, nb::str, nb::any> spec() {
         auto tuple_of = [](auto *values, size_t count) {
-            nb::list list;
-            for (size_t i = 0; i < count; i++) list.append(values[i]);
-            return nb::tuple(list);
+            return nb::tuple(nb::cast(std::vector(values, values + count)));
         };
         const farm_action_spec &a = env.action;
         static const char *const names[] = {"", "u8", "i32", "f32"};
@@ -493,10 +459,14 @@ class Consumer {
     int pid() { return farm_consumer_pid(consumer); }
 };
 
-// A method in its caller's turn.
+// One thread calls a method at a time.
 template <class Result, class... Arguments> static auto in_turn(Result (Consumer::*method)(Arguments...)) {
     return [method](Consumer &consumer, Arguments... arguments) -> Result {
-        Consumer::Turn turn(consumer);
+        consumer.enter();
+        struct Leave {
+            std::atomic<bool> &busy;
+            ~Leave() { busy.store(false, std::memory_order_release); }
+        } leave{consumer.busy};
         return (consumer.*method)(arguments...);
     };
 }
@@ -504,40 +474,31 @@ template <class Result, class... Arguments> static auto in_turn(Result (Consumer
 static void bind_consumer(nb::class_<Consumer> consumer) {
     const auto none = nb::none();
     consumer
-        .def(nb::init<std::optional<std::vector<std::string>>, std::optional<std::string>, std::vector<int>, unsigned,
-                      bool>(),
-             "words"_a = none, "socket"_a = none, "pass_fds"_a = nb::tuple(), "keep"_a = 0, "debug"_a = false,
-             "keep: steps before each waiting one that stay readable. debug: copies instead of views.")
+        .def(nb::init<Words, std::optional<std::string>, std::vector<int>, unsigned>(), "words"_a = none,
+             "socket"_a = none, "pass_fds"_a = nb::tuple(), "keep"_a = 0)
         .def_prop_ro("spec", in_turn(&Consumer::spec))
         .def_prop_ro("pid", in_turn(&Consumer::pid), "The farm's supervisor.")
         .def("lanes", in_turn(&Consumer::lanes), "Those that are occupied, ascending.")
-        .def(
-            "recv", in_turn(&Consumer::recv), "least"_a = 1, "most"_a = 0, "timeout"_a = none,
-            "Waits for `least` lanes with a step that no call has returned: lanes (uint32) and steps (uint64) of up to "
-            "`most` (0: any number), oldest first. Empty after `timeout` seconds.")
-        .def("waiting", in_turn(&Consumer::waiting),
-             "Lanes and steps that recv has returned and that are not answered.")
+        .def("recv", in_turn(&Consumer::recv), "least"_a = 1, "most"_a = 0, "timeout"_a = none,
+             "Waits for `least` lanes with a step that no call has returned: (lanes, steps) of up to `most` (0: any "
+             "number), oldest first. Empty after `timeout` seconds.")
+        .def("waiting", in_turn(&Consumer::waiting), "Lanes and steps that recv has returned and that wait.")
         .def("take", in_turn(&Consumer::take), "least"_a = 1, "most"_a = 0, "timeout"_a = none, "stack"_a = 1,
              "copy"_a = false,
-             "recv, with what the steps hold: (observation fields, reward, terminated, truncated, env_id, steps since "
-             "FIRST, last observations or None, whether held steps have left the ring because they filled it). "
-             "Observations of a single lane are views. env_id: the lane's place times W, plus the environment.")
+             "recv, as (observations, reward, terminated, truncated, env_id (place * W + environment), steps since "
+             "FIRST, last observations or None, whether held steps filled a ring and left it).")
         .def("view", in_turn(&Consumer::view), "lane"_a, "step"_a, "field"_a, "steps"_a = 1,
              "[W, ...] ([steps, W, ...] of several), in place, read-only. Holds the step until it is collected.")
         .def("copy", in_turn(&Consumer::copy), "lane"_a, "step"_a, "field"_a, "steps"_a = 1)
         .def("gather", in_turn(&Consumer::gather), "lanes"_a, "steps"_a, "field"_a, "stack"_a = 1,
              "A copy, [lanes * W, (stack,) ...]; stack is at most keep + 1.")
         .def("room", in_turn(&Consumer::room), "lane"_a, "Steps that its actor can take before held ones stop it.")
-        .def("hold", in_turn(&Consumer::hold), "lane"_a, "step"_a,
-             "This step and later ones stay readable until the result is collected.")
-        .def("send", in_turn(&Consumer::send), "lanes"_a, "actions"_a,
-             "Answers lanes, [lanes * W, ...]. After a ValueError, none.")
-        .def("put", in_turn(&Consumer::put), "env_id"_a, "actions"_a,
-             "Actions by env_id. A lane is answered once all its environments have theirs.")
+        .def("hold", in_turn(&Consumer::hold), "lane"_a, "step"_a, "It stays while the result lives.")
+        .def("send", in_turn(&Consumer::send), "lanes"_a, "actions"_a, "Answers all of the lanes, or none.")
+        .def("put", in_turn(&Consumer::put), "env_id"_a, "actions"_a, "Answers lanes that have all their actions.")
         .def("control", in_turn(&Consumer::control), "lane"_a, "env"_a, "seed"_a = none, "numbers"_a = none,
              "The lane's next answer resets this environment instead of stepping it.")
-        .def("stats", in_turn(&Consumer::stats),
-             "Since the last call: whether this loop waits for environments (recv_wait) or they for it (answer_wait).")
+        .def("stats", in_turn(&Consumer::stats), "Since the last call: recv's waits for lanes, and theirs for answers.")
         .def("close", &Consumer::close, "Ends the farm that this object started. Views stay valid.")
         .def("__reduce__", [](Consumer &) -> nb::typed<nb::object, nb::any> {
             refuse(PyExc_TypeError, "a Consumer cannot be pickled: it is this process's connection to a farm");
@@ -556,11 +517,12 @@ NB_MODULE(_consumer, m) {
     nb::set_leak_warnings(false); // arrays may outlive the interpreter
     pthread_atfork(nullptr, nullptr, [] { process_forks++; });
     nb::exception<farm_ended>(m, "FarmEnded", PyExc_RuntimeError);
-    m.attr("REWARD") = (unsigned)FARM_VIEW_REWARD;
-    m.attr("FLAGS") = (unsigned)FARM_VIEW_FLAGS;
-    m.attr("ACTION") = (unsigned)FARM_VIEW_ACTION;
-    m.attr("OBS") = (unsigned)FARM_VIEW_OBS;
-    m.attr("LAST") = (unsigned)FARM_VIEW_LAST;
+    const std::pair<const char *, unsigned> fields[] = {{"REWARD", FARM_VIEW_REWARD},
+                                                        {"FLAGS", FARM_VIEW_FLAGS},
+                                                        {"ACTION", FARM_VIEW_ACTION},
+                                                        {"OBS", FARM_VIEW_OBS},
+                                                        {"LAST", FARM_VIEW_LAST}};
+    for (auto [name, field] : fields) m.attr(name) = field;
     bind_consumer(nb::class_<Consumer>(m, "Consumer", "Lanes of a new `farm serve` with these words, or at a socket."));
     bind_targets(m);
     m.def("torch", &torch, "array"_a,

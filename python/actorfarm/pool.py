@@ -301,7 +301,7 @@ def make(
     disabled, passed_fd = autoreset == "disabled", None
     config = {"env": env, "seed": seed, "stack": stack, "autoreset": autoreset, "listen": listen, "socket": socket, "copy": copy or debug}
     if socket is not None:
-        return Pool(_consumer.Consumer(socket=os.fspath(socket), keep=stack - 1, debug=debug), batch_size, config, info)
+        return Pool(_consumer.Consumer(socket=os.fspath(socket), keep=stack - 1), batch_size, config, info)
     if disabled and batch_size not in (None, num_envs):
         raise ValueError("autoreset: with disabled, all environments step together; batch_size must be None")
     shape = sizes(num_envs, 1 if disabled else batch_size, actors)
@@ -324,7 +324,7 @@ def make(
     os.environ.setdefault("FARM_PROGRAM", program.path())
     os.environ.setdefault("FARM_PYTHON", sys.executable)
     try:
-        consumer = _consumer.Consumer(words, pass_fds=() if passed_fd is None else (passed_fd,), keep=stack - 1, debug=debug)
+        consumer = _consumer.Consumer(words, pass_fds=() if passed_fd is None else (passed_fd,), keep=stack - 1)
     finally:
         if passed_fd is not None:
             os.close(passed_fd)

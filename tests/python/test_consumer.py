@@ -139,7 +139,7 @@ class Lanes(Farm):
             ([0, 1], [0, 0, 5, 0], ValueError, "lane 1, environment 0 .env_id 2.: action 5"), ([0, 1], [0, -1, 0, 0], ValueError, "lane 0, environment 1 .*: action -1"),
             ([0, 1], [2**33, 0, 0, 0], ValueError, "env_id 0"), ([0, 1], zeros.astype(float), TypeError, "integers"), ([0, 1], zeros > 0, TypeError, "integers"),
             ([0, 1], zeros[:3], ValueError, r"3 numbers, must be \[4, 1\]"), ([0, 1], "0000", TypeError, "array"), ([0, 1], None, TypeError, ""),
-            ([0, 0], zeros, ValueError, "twice"), ([7], zeros[:2], ValueError, "lane 7 does not wait"), ([-1], zeros[:2], ValueError, "does not wait"),
+            ([0, 0], zeros, ValueError, "twice"), ([7], zeros[:2], ValueError, "lane 7 waits for no"), ([-1], zeros[:2], ValueError, "waits for no"),
         ):
             with self.assertRaisesRegex(error, words):
                 self.consumer.send(lanes, actions)
@@ -290,7 +290,7 @@ class Ends(unittest.TestCase):
     def test_a_farm_that_does_not_start_says_why(self):
         sys.stderr.flush()
         for call, words in (
-            (lambda: actorfarm.make("native/nothing", 2), "did you mean"), (lambda: actorfarm.make("native/catch", 2, wrong_flag=3), "status 2"),
+            (lambda: actorfarm.make("native/nothing", 2), "did you mean|status 2"), (lambda: actorfarm.make("native/catch", 2, wrong_flag=3), "status 2"),
             (lambda: actorfarm.make(socket="/nonexistent/farm"), "/nonexistent/farm"),
         ):
             with self.assertRaisesRegex(actorfarm.FarmEnded, words):
