@@ -46,7 +46,7 @@ static void print_help(FILE *stream) {
                     "  farm --version        prints the version\n\n"
                     "start with:\n  farm train            trains a small Breakout for a minute\n\n"
                     "exit status:\n"
-                    "  0  done; of train, eval, fps, bridge and bw also: ended by SIGINT, SIGTERM or SIGHUP\n"
+                    "  0  done; of train, eval, fps, serve, bridge and bw also: ended by SIGINT, SIGTERM or SIGHUP\n"
                     "  1  failed: a limit of this machine, another process, or a fault while it ran\n"
                     "  2  refused before it began: a flag, a recipe, or a file, environment or part that they name\n");
 }
