@@ -130,6 +130,10 @@ enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struc
         status =
             farm_fail(err, FARM_E_USAGE, "the learner's actors have %llu environments and %llu steps: at most %d, %d",
                       (unsigned long long)envs, (unsigned long long)steps, FARM_WIDTH_MAX, STEPS_MAX);
+    for (uint32_t i = 0; i < spec->number_count && !status; i++) // options of the environment
+        if (!consists_of(spec->numbers[i], WORD ".") || strcmp(spec->numbers[i], "lib") == 0)
+            status = farm_fail(err, FARM_E_USAGE, "the learner's number '%s': a peer must not choose it",
+                               show(spec->numbers[i]).text);
     if (!status && !farm_recipe_set_by(recipe, "env", FARM_LAYER_FLAG))
         status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", show(offer->bad_values).text, err);

@@ -118,6 +118,14 @@ Test(offer, lets_no_peer_choose_code) {
         offer_env(names[i]);
         expect_refused(FARM_E_USAGE, "--env");
     }
+    offer_env("native/catch");
+    offer->spec.number_count = 1;
+    strcpy(offer->spec.numbers[0], "gravity.x");
+    expect_applied();
+    strcpy(offer->spec.numbers[0], "lib");
+    expect_refused(FARM_E_USAGE, "number 'lib'");
+    strcpy(offer->spec.numbers[0], "a/b");
+    expect_refused(FARM_E_USAGE, "number 'a/b'");
 }
 
 Test(offer, a_plugin_named_here_replaces_the_learners) {

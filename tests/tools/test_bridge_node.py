@@ -218,7 +218,7 @@ def offer(env, **options):
     message = bytes(64 + 16) + struct.pack("<7I", 1, 2, 8, 0, 1, 1, 1) + text("cells") + struct.pack("<4I", 3, 1, 50, 0)
     message += struct.pack("<3I2f", 1, 1, 6, 0, 0) + struct.pack("<I", len(answers))
     message += b"".join(text(name) + struct.pack("<4I", *numbers) for name, *numbers in answers)
-    message += struct.pack("<QI", 1, 20) + text(env) + text("count") + text("") + struct.pack("<I", len(options))
+    message += struct.pack("<IQI", 0, 1, 20) + text(env) + text("count") + text("") + struct.pack("<I", len(options))
     return message + b"".join(text(key) + text(value) for key, value in options.items())
 
 
