@@ -1,5 +1,5 @@
 ##@ Lint: each rule alone is a target too
-LINTS := lint-format lint-cppcheck lint-tidy lint-folders lint-docs lint-english aarch64
+LINTS := lint-format lint-cppcheck lint-tidy lint-folders lint-docs lint-english lint-python aarch64
 .PHONY: run-lint $(LINTS)
 run-lint: $(LINTS)
 	$(call say,LINT,'clean')
@@ -37,6 +37,12 @@ lint-tidy:
 lint-english:
 	$(call say,LINT,'idioms (CONTRIBUTING.md: English)')
 	@$(PYTHON) tools/build/check_english.py .
+
+# The types of the package as it is built; _consumer's are nanobind's stubs.
+lint-python:
+	$(call say,LINT,mypy)
+	@[ -x $(BUILD)/venv/bin/mypy ] && [ -f $(PYTHON_PACKAGE)/_consumer.pyi ] || { echo '  LINT  mypy or _consumer is missing (make deps$(comma) make): NOT CHECKED'; exit 0; }; \
+		root=$$PWD && cd $(BUILD)/python && $(abspath $(BUILD))/venv/bin/python -m mypy --no-error-summary --config-file $$root/pyproject.toml -p actorfarm
 
 # Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
 CROSS_CC   := aarch64-linux-gnu-gcc

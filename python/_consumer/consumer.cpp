@@ -17,6 +17,7 @@ using Ready = std::vector<farm_ready>;
 using Words = std::optional<std::vector<std::string>>;
 using Timeout = std::optional<double>; // seconds; none: for ever
 using Pair = nb::typed<nb::tuple, Array, Array>;
+using Arrays = nb::typed<nb::tuple, Array, nb::ellipsis>;
 static std::atomic<uint64_t> process_forks{0}; // more in a fork's child
 struct farm_ended : std::runtime_error {       // its last words
     using std::runtime_error::runtime_error;
@@ -38,7 +39,6 @@ struct Field {
     Shape dims;   // [W, ...], of several steps [steps, W, ...]
     size_t bytes; // of one step
 };
-
 class Consumer {
     farm_consumer *consumer = nullptr;
     const uint64_t forks = process_forks; // as it was opened
@@ -197,7 +197,7 @@ class Consumer {
         return split(ready);
     }
 
-    nb::typed<nb::tuple, nb::tuple, Array, Array, Array, Array, Array, nb::any, bool>
+    nb::typed<nb::tuple, Arrays, Array, Array, Array, Array, Array, nb::any, bool>
     take(unsigned least, unsigned most, Timeout timeout, unsigned stack, bool copy) {
         const unsigned count = wait(least, most, timeout);
         Ready ready(listed.begin(), listed.begin() + count);
@@ -232,7 +232,7 @@ class Consumer {
                               truncations, env_id, ages, last, full);
     }
 
-    nb::tuple observations(const Ready &ready, unsigned field, unsigned stack, bool in_place) {
+    Arrays observations(const Ready &ready, unsigned field, unsigned stack, bool in_place) {
         nb::list fields;
         for (unsigned f = field; f < field + env.obs_count; f++)
             fields.append(in_place ? view(ready[0].lane, ready[0].step, f, 1) : gather_of(ready, f, stack));
@@ -413,7 +413,8 @@ class Consumer {
         publish(complete);
     }
 
-    void control(unsigned lane, unsigned env, std::optional<uint64_t> seed, std::optional<nb::dict> numbers) {
+    void control(unsigned lane, unsigned env, std::optional<uint64_t> seed,
+                 std::optional<nb::typed<nb::dict, nb::str, double>> numbers) {
         distinct({lane});
         std::vector<double> values(16, std::nan(""));
         for (auto [key, number] : numbers.value_or(nb::dict())) {
@@ -511,7 +512,6 @@ static nb::any torch(const Array &array) {
     return nb::borrow<nb::any>(nb::cast(nb::ndarray<nb::pytorch>((void *)input.data(), shape.size(), shape.data(),
                                                                  array, input.stride_ptr(), input.dtype())));
 }
-
 void bind_targets(nb::module_ &m); // targets.cpp
 NB_MODULE(_consumer, m) {
     nb::set_leak_warnings(false); // arrays may outlive the interpreter

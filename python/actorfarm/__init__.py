@@ -34,7 +34,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name):  # type: ignore[no-untyped-def]
     if name in ("sb3", "torchrl"):
         return importlib.import_module(f"actorfarm.{name}")
     if name not in _HOMES:

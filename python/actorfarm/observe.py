@@ -3,8 +3,10 @@
 import contextlib
 import os
 import re
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from actorfarm import _farm
 
 FIELDS = ("reward", "flags", "action", "policy", "value")  # the last three are answers
@@ -14,8 +16,9 @@ COUNTS = ("actor", "lane", "width", "steps", "produced", "acted", "consumed")
 class attach:  # noqa: N801
     """The lanes of the farm whose supervisor is process `pid` (of `farm train`, or Training.pid), numbered over the actors that it has now."""
 
-    def __init__(self, pid):
-        found, self._lanes = {}, []
+    def __init__(self, pid: int) -> None:
+        found: dict[int, dict[str, str]] = {}
+        self._lanes: list[Any] = []
         for entry in os.scandir(f"/proc/{int(pid)}/fd"):
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 segment = re.match(r"/memfd:farm-(up|down)-(\d+)", os.readlink(entry.path))
@@ -29,16 +32,16 @@ class attach:  # noqa: N801
             raise LookupError(f"process {pid} has no lanes: it is not a farm, or its actors have not started")
         self.lanes, self.spec = len(self._lanes), self._lanes[0][1].spec
 
-    def state(self, lane):
+    def state(self, lane: int) -> dict[str, int]:
         """Of a lane: actor, lane (of its actor), width (environments), steps (that it holds); steps produced, acted (answered), consumed."""
         actor, ring, own, _ = self._lanes[lane]
         return dict(zip(COUNTS, (actor, own, ring.width, ring.steps, *ring.counters(own))))
 
-    def newest(self, lane):
+    def newest(self, lane: int) -> int:
         """The newest published step's number; -1: none."""
         return self.state(lane)["produced"] - 1
 
-    def copy(self, lane, step, field):
+    def copy(self, lane: int, step: int, field: str | int) -> npt.NDArray[Any]:
         """A field of a step, [width][...]: an observation (its name in spec, or its number), "reward", "flags", or, once the next step is published,
         "action", "policy", "value". LookupError: not published yet, or overwritten, perhaps while it was copied."""
         _, ring, own, (obs, *others) = self._lanes[lane]

@@ -105,7 +105,7 @@ _taken: dict[str, _Taken] = {}
 
 def _make(memory: str = "", entry: str | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
     if entry is not None:
-        made: gymnasium.Env[Any, Any] = load_env_creator(entry)(**options)
+        made: gymnasium.Env[Any, Any] = load_env_creator(entry)(**options)  # type: ignore[assignment]
         return made
     if memory not in _taken:
         _taken[memory] = _Taken(memory)

@@ -90,8 +90,9 @@ def _space(field: Mapping[str, Any], stack: int) -> gymnasium.Space[Any]:
     dims = (stack, *field["dims"]) if stack > 1 else field["dims"]
     if field["dtype"] == "f32":
         return gymnasium.spaces.Box(-np.inf, np.inf, dims, np.float32)
-    low, high, dtype = (0, 255, np.uint8) if field["dtype"] == "u8" else (-(2**31), 2**31 - 1, np.int32)
-    return gymnasium.spaces.Box(*((0, field["choices"] - 1) if field["choices"] else (low, high)), dims, dtype)  # type: ignore[arg-type]
+    known = np.iinfo(np.uint8 if field["dtype"] == "u8" else np.int32)
+    low, high = (0, field["choices"] - 1) if field["choices"] else (known.min, known.max)
+    return gymnasium.spaces.Box(low, high, dims, dtype=known.dtype.type)
 
 
 def _action_space(action: Mapping[str, Any]) -> gymnasium.Space[Any]:

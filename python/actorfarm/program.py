@@ -6,13 +6,13 @@ import sys
 _PLACES = ("bin/farm", "../../farm", "../../../../bin/farm")  # in a wheel, a build folder, an installation
 
 
-def path():
+def path() -> str:
     """$FARM_PROGRAM, else the program that came with this package, else `farm`, which PATH must have."""
     places = [os.path.abspath(os.path.join(__file__, "..", place)) for place in _PLACES]
     return os.environ.get("FARM_PROGRAM") or next((place for place in places if os.access(place, os.X_OK)), "farm")
 
 
-def main():
+def main() -> None:
     """Becomes the program. Actors written in Python run in this interpreter, unless FARM_PYTHON names another."""
     os.environ.setdefault("FARM_PYTHON", sys.executable)
     os.execvp(path(), ["farm", *sys.argv[1:]])
