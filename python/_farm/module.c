@@ -41,7 +41,7 @@ struct farm_lane *parse_lane(Ring *self, PyObject *argument) {
     return l < 0 ? NULL : &self->ring.lanes[l];
 }
 
-bool is_answered(const Ring *self, const struct farm_lane *lane) {
+static bool is_answered(const Ring *self, const struct farm_lane *lane) {
     const uint64_t next = farm_lane_actor_next(lane);
     if (!lane->local || next == 0) return farm_lane_actor_answered(lane);
     return self->answered && self->answered[lane - self->ring.lanes] == next;

@@ -60,8 +60,7 @@ long long parse_index(PyObject *argument, const char *what, unsigned long long b
 bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most);
 bool check_side(const Ring *self, enum side side);
 struct farm_lane *parse_lane(Ring *self, PyObject *argument);
-bool is_answered(const Ring *self, const struct farm_lane *lane); // whether the newest step has its actions
-bool check_writable(const Ring *self, struct farm_lane *lane);    // whether the actor may write the next step now
+bool check_writable(const Ring *self, struct farm_lane *lane); // whether the actor may write the next step now
 // The actor's lane, if it may write the next step now.
 struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument);
 

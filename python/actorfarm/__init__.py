@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .observe import attach as attach
     from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
     from .rollout import Window as Window, gather as gather, on_jax as on_jax, on_torch as on_torch
+    from .training import train as train
     from .vector_env import env as env, vector as vector
 
 # Names that users import, and their modules, imported on demand: actors start without them.
@@ -29,7 +30,7 @@ _HOMES = {
     **dict.fromkeys(("FarmEnded", "Pool", "make", "torch"), "pool"),
     **dict.fromkeys(("Window", "gather", "on_jax", "on_torch"), "rollout"),
     **dict.fromkeys(("gae", "vtrace"), "_consumer"),
-    **{"attach": "observe", "load": "checkpoint", "save": "checkpoint"},
+    **{"attach": "observe", "load": "checkpoint", "save": "checkpoint", "train": "training"},
     **dict.fromkeys(("env", "vector"), "vector_env"),
 }
 

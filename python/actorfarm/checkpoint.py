@@ -1,6 +1,5 @@
-"""Checkpoints of `farm train` (format: src/learner/checkpoint.h) as NumPy arrays and as a PyTorch module. A file is checked before it is
-used: lengths, header, checksums, finite values. Only load() imports torch. Tensors have the network's own names, "layers.0.weight"; those of
-further sets have a prefix, "optimiser.second.". Metadata are texts: frames, head, spaces, recipe.*, ..."""
+"""Checkpoints of `farm train` (src/learner/checkpoint.h) as NumPy arrays, checked before they are used, and as a PyTorch module; only load()
+imports torch. Tensors have the network's own names; those of further sets have a prefix, "optimiser.second.". Metadata are texts."""
 
 import json
 import os
@@ -15,11 +14,12 @@ HEADER_BYTES_MAX, OURS = 4 << 20, "actorfarm-1"
 def find(run_or_checkpoint, best=False):
     """The file itself, or a run's newest checkpoint (best: its best one), as `farm eval` chooses."""
     path = pathlib.Path(run_or_checkpoint)
-    files = [] if best else [file for file in (path / "checkpoints").glob("*.safetensors") if file.stem.isdecimal()]
-    found = max(files, key=lambda file: int(file.stem), default=path / "checkpoints/best.safetensors") if path.is_dir() else path
-    if found.is_file():
-        return found
-    raise FileNotFoundError(f"{found} is not a file" + (": a training writes its first checkpoint after at most 20 s" if path.is_dir() else ""))
+    if path.is_dir():
+        files = [file for file in path.glob("checkpoints/*.safetensors") if file.stem.isdecimal() and not best]
+        path = max(files, key=lambda file: int(file.stem), default=path / "checkpoints/best.safetensors")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file (a training writes its first checkpoint after at most 20 s)")
+    return path
 
 
 def _compact(header, **more):
@@ -38,17 +38,16 @@ def _expect(condition, message):
 def _place(name, entry):
     """(from, to, name, shape) of a tensor that the header describes."""
     (begin, end), shape = entry["data_offsets"], entry["shape"]
-    _expect(entry["dtype"] == "F32" and len(shape) <= 8, f"tensor {name[:80]} is not of f32")
-    _expect(all(type(number) is int and 0 <= number < 1 << 40 for number in (begin, end, *shape)), f"tensor {name[:80]}: numbers out of range")
-    _expect(end - begin == 4 * int(np.prod(np.array(shape, object))), f"tensor {name[:80]}: {end - begin} bytes for {shape}")
+    numbers = len(shape) <= 8 and all(type(number) is int and 0 <= number < 1 << 40 for number in (begin, end, *shape))
+    fits = numbers and entry["dtype"] == "F32" and end - begin == 4 * int(np.prod(np.array(shape, object)))
+    _expect(fits, f"tensor {name[:80]}: {str(entry)[:200]} is not a tensor of f32")
     return begin, end, name, shape
 
 
 def _decode(data):
     length, tensors, at = int.from_bytes(data[:8], "little"), {}, 0
     body, every = data[8 + length :], len(data) - 8 - length
-    _expect(len(data) >= 8 and every >= 0, f"not a safetensors file, or cut off within its header ({len(data)} bytes)")
-    _expect(length <= HEADER_BYTES_MAX, f"its header has {length} bytes, more than {HEADER_BYTES_MAX}")
+    _expect(len(data) >= 8 and every >= 0 and length <= HEADER_BYTES_MAX, f"no safetensors file, or cut off within its header of {length} bytes")
     try:
         header = json.loads(bytes(data[8 : 8 + length]))
         metadata = header["__metadata__"]
@@ -56,8 +55,7 @@ def _decode(data):
         places = sorted(_place(name, entry) for name, entry in header.items() if name != "__metadata__")
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"its header is not one of a checkpoint: {error!r}") from None
-    given = metadata.pop("crc32c", None)
-    _expect(given in (None, _sum(_compact(header, sort_keys=True))), "corrupt: the header does not match its checksum")
+    _expect(metadata.pop("crc32c", None) in (None, _sum(_compact(header, sort_keys=True))), "corrupt: the header does not match its checksum")
     for begin, end, name, shape in places:
         _expect(begin == at and end <= every, f"{'cut off' if begin == at else 'corrupt'}: {every} bytes of data, {end} in the header")
         part, at = body[begin:end], end

@@ -38,15 +38,14 @@ class attach:  # noqa: N801
         return dict(zip(COUNTS, (actor, own, ring.width, ring.steps, *ring.counters(own))))
 
     def newest(self, lane: int) -> int:
-        """The newest published step's number; -1: none."""
-        return self.state(lane)["produced"] - 1
+        return self.state(lane)["produced"] - 1  # the newest published step; -1: none
 
     def copy(self, lane: int, step: int, field: str | int) -> npt.NDArray[Any]:
         """A field of a step, [width][...]: an observation (its name in spec, or its number), "reward", "flags", or, once the next step is published,
         "action", "policy", "value". LookupError: not published yet, or overwritten, perhaps while it was copied."""
         _, ring, own, (obs, *others) = self._lanes[lane]
-        names = [part["name"] for part in self.spec["obs"]]
-        array = obs[field] if isinstance(field, int) else others[FIELDS.index(field)] if field in FIELDS else obs[names.index(field)]
+        number = field if isinstance(field, int) or field in FIELDS else [part["name"] for part in self.spec["obs"]].index(field)
+        array = others[FIELDS.index(field)] if field in FIELDS else obs[number]
         if not 0 <= step < ring.counters(own)[0] - (field in FIELDS[2:]):
             raise LookupError(f"lane {lane}: step {step} has no {field} yet; the newest step is {self.newest(lane)}")
         copy = np.array(np.asarray(array)[step % ring.steps])

@@ -1,6 +1,5 @@
-"""The network of a checkpoint as a PyTorch module: the tensors of src/nn/net.h by their names, the inputs of src/policy/observation.c and
-the heads of src/kernels/head.h, computed in f32. actorfarm.load() makes it; this file alone imports torch. Statistics of normalisation
-are buffers, which training in PyTorch does not change."""
+"""The network of a checkpoint as a PyTorch module (actorfarm.load): the tensors of src/nn/net.h by their names, the inputs of
+src/policy/observation.c and the heads of src/kernels/head.h, computed in f32. Only this file imports torch."""
 
 import json
 
@@ -51,17 +50,14 @@ class Policy(nn.Module):
     def _add(self, name, tensor):
         (*path, leaf), node = name.split("."), self
         for part in path:
-            if part not in node._modules:
-                node.add_module(part, nn.Module())
-            node = node._modules[part]
+            node = node._modules.setdefault(part, nn.Module())
         node.register_buffer(leaf, tensor) if path[0] == "normalise" else node.register_parameter(leaf, nn.Parameter(tensor))
 
     def _set_actions(self, action, scale):
         """Choices of each discrete action, or how numbers become continuous ones: offset + scale * number (farm_head_scale)."""
         self.continuous, self.sizes = action["kind"] == "continuous", action.get("sizes")
         low, high = (np.clip(np.array(action.get(end, 0), "f4"), -3.4e38, 3.4e38) for end in ("low", "high"))
-        half = 0.5 * high - 0.5 * low
-        bounded = (low >= -1e30) & (high <= 1e30) & (half >= 0.5e-30) & scale
+        bounded = (low >= -1e30) & (high <= 1e30) & ((half := 0.5 * high - 0.5 * low) >= 0.5e-30) & scale
         last = np.where(bounded, 0.5 * low + 0.5 * high, 0), np.where(bounded, half, 1)
         for name, array in zip(("last_offset", "last_scale", "offset", "scale"), (*last, *((low, half) if self.head.startswith("tanh") else last))):
             self.register_buffer(name, torch.tensor(array, dtype=torch.float32), persistent=False)
@@ -135,8 +131,8 @@ class Policy(nn.Module):
 
     def _last(self, count, first, last, device):
         """The last action and reward, zeros in an episode's first step."""
-        dims = len(self.offset) if self.continuous else len(self.sizes)
-        action, reward = (_tensor(x, device).reshape(count, -1) for x in last or (np.zeros((count, dims)), np.zeros(count, "f4")))
+        none = np.zeros((count, len(self.offset if self.continuous else self.sizes))), np.zeros(count, "f4")
+        action, reward = (_tensor(x, device).reshape(count, -1) for x in last or none)
         action = (action - self.last_offset) / self.last_scale if self.continuous else _one_hot(action, max(self.sizes))
         begins = torch.full((count, 1), last is None) if first is None else _tensor(first, device).reshape(count, 1).bool()
         return torch.cat([action, reward.clamp(-1, 1)], 1).float().masked_fill(begins.to(device), 0)
@@ -153,8 +149,7 @@ class Policy(nn.Module):
             x = torch.cat([x, self._layer("d", "inputs", numbers)], 1)
             x = x if self.lstm_layers else self._layer("d", "joined", x)
         if self.lstm_layers:
-            none = x.new_zeros(len(x), self.lstm_layers * 2 * self.lstm.weight_hh_l0.shape[1])
-            state = none if state is None else _tensor(state, x.device)
+            state = _tensor(state if state is not None else np.zeros((len(x), 2 * self.lstm_layers * self.lstm.weight_hh_l0.shape[1]), "f4"), x.device)
             x, state = self._remember(x, state if first is None else state.masked_fill(_tensor(first, x.device).reshape(-1, 1).bool(), 0))
         return self._apply_layer(F.linear, "policy", x), self._apply_layer(F.linear, "value", x)[:, 0], state
 
@@ -167,8 +162,8 @@ class Policy(nn.Module):
             mean, log_sigma = outputs.chunk(2, 1)
             x = mean if greedy else mean + log_sigma.clamp(-10, 2).exp() * torch.randn_like(mean)
             return self.offset + self.scale * (torch.tanh(x) + 1 if self.head.startswith("tanh") else x), state
-        mask, chosen = obs.get("action_mask") if isinstance(obs, dict) else None, []
-        allowed = (torch.ones_like(outputs) if mask is None else _tensor(mask, outputs.device).reshape(outputs.shape)).bool()
+        mask, chosen = obs["action_mask"] if isinstance(obs, dict) and "action_mask" in obs else torch.ones_like(outputs), []
+        allowed = _tensor(mask, outputs.device).reshape(outputs.shape).bool()
         for logits, part in zip(outputs.split(self.sizes, 1), allowed.split(self.sizes, 1)):
             logits = logits.masked_fill(~part & part.any(1, keepdim=True), -torch.inf)
             noise = 0 if greedy or "_q " in self.head else -torch.empty_like(logits).exponential_().log()  # Gumbel's: a draw of softmax(logits)

@@ -36,9 +36,8 @@ uint64_t farm_checkpoint_get_u64(const struct farm_checkpoint_metadata *metadata
 struct farm_totals farm_checkpoint_totals(const struct farm_checkpoint_metadata *metadata);
 void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata);
 
-// The environment's spaces as the metadata's key "spaces", by which a reader knows what the network reads and what its
-// outputs mean: {"obs": [{"name", "dtype", "dims", "choices"}], "action": {"kind", "sizes", "low", "high"}}. Infinite
-// bounds are null. The caller frees the text.
+// The metadata's key "spaces", malloc'd: what the network reads and its outputs mean, {"obs": [{"name", "dtype",
+// "dims", "choices"}], "action": {"kind", "sizes", "low", "high"}} with null for infinite bounds.
 char *farm_checkpoint_spaces(const struct farm_env_spec *env);
 
 // Writes the file: temporary beside it, fsync, rename, fsync of the folder. Errors: FARM_E_IO (disk full, ...),

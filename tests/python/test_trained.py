@@ -67,16 +67,16 @@ class Checkpoints(InFolder):
             return lambda other: other["policy.bias"].update(values)
 
         for data, message in (
-            (b"", "not a safetensors file"), (whole[:7], "not a safetensors file"), (whole[:300], "within its header"), (whole[:-4], "cut off"),
+            (b"", "no safetensors file"), (whole[:7], "no safetensors file"), (whole[:300], "within its header"), (whole[:-4], "cut off"),
             (whole + b"more", "corrupt"), (whole.replace(b"native/catch", b"native/batch", 1), "header does not match its checksum"),
             (whole[:-1] + bytes([whole[-1] ^ 1]), "value.bias does not match its checksum"),
-            ((1 << 62).to_bytes(8, "little") + whole[8:], "cut off"), ((5 << 20).to_bytes(8, "little") + b" " * (6 << 20), "more than 4194304"),
+            ((1 << 62).to_bytes(8, "little") + whole[8:], "cut off within its header"), ((5 << 20).to_bytes(8, "little") + b" " * (6 << 20), "no safetensors file"),
             (b"\x02\0\0\0\0\0\0\0[]", "its header"), (b"\xff\xff\0\0\0\0\0\0" + b"[" * 65535, "its header"), (b"\x01\0\0\0\0\0\0\0\xff", "its header"),
             (changed(lambda other: other.pop("__metadata__")), "__metadata__"), (changed(lambda other: other["__metadata__"].update(format="x")), "actorfarm-1"),
             (changed(lambda other: other["__metadata__"].update(frames=3)), "actorfarm-1"), (changed(lambda other: other.update(more=[])), "its header"),
-            (changed(entry(dtype="F64")), "f32"), (changed(entry(shape=[-3])), "range"), (changed(entry(shape=[1 << 39, 1 << 39])), "bytes for"),
-            (changed(entry(shape=[3.0])), "range"), (changed(entry(shape=3)), "its header"), (changed(entry(shape=[4])), "bytes for"),
-            (changed(entry(data_offsets=[0, 12])), "corrupt"), (changed(entry(data_offsets=[1 << 41, (1 << 41) + 12])), "range"),
+            (changed(entry(dtype="F64")), "is not a tensor of f32"), (changed(entry(shape=[-3])), "is not a tensor of f32"), (changed(entry(shape=[1 << 39, 1 << 39])), "is not a tensor of f32"),
+            (changed(entry(shape=[3.0])), "is not a tensor of f32"), (changed(entry(shape=3)), "its header"), (changed(entry(shape=[4])), "is not a tensor of f32"),
+            (changed(entry(data_offsets=[0, 12])), "corrupt"), (changed(entry(data_offsets=[1 << 41, (1 << 41) + 12])), "is not a tensor of f32"),
             (changed(lambda other: other.pop("policy.bias")), "corrupt"),
         ):  # fmt: skip
             bad = self.folder / "bad.safetensors"
@@ -133,6 +133,31 @@ class Lanes(InFolder):
             return actorfarm.attach(pid)
         except (LookupError, ValueError, OSError):  # its rings are being made
             return None
+
+
+class Trainings(InFolder):
+    def train(self, **keys):
+        return actorfarm.train("native/catch", run=self.folder / "r", actors=1, metrics_every=0.05, **keys)
+
+    def test_figures_come_while_it_runs_and_a_document_at_the_end(self):
+        training = self.train(frames="100G", tensorboard=False)
+        lines = [line for line, _ in zip(training, range(3))]
+        self.assertNotEqual(os.getsid(training.pid), os.getsid(0))  # Ctrl-C is Python's alone
+        self.assertTrue(training.stop()["interrupted"])
+        self.assertEqual((len(list(training)) > 2, [*training][:3]), (True, lines))
+        with self.train(resume=True, frames="100G") as again:
+            self.assertGreater(next(iter(again))["frames"], lines[-1]["frames"])
+        self.assertIsNotNone(again.poll())
+        for wrong, message in ({"colour": 3}, "colour"), ({"options": {"colour": True}}, "colour"), ({"resume": True, "lstm": 3}, "lstm"):
+            with self.assertRaisesRegex(ValueError, message):
+                list(self.train(**wrong))
+
+    def test_it_ends_with_a_killed_python(self):
+        program = f"import actorfarm; training = actorfarm.train('native/catch', run={str(self.folder / 'r')!r}, frames='1G'); print(training.pid, flush=True); [*training]"
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as python:
+            pid = int(python.stdout.readline())
+            python.kill()
+        self.assertTrue(wait_until(lambda: state(pid) == "Z"))
 
 
 if __name__ == "__main__":
