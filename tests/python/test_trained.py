@@ -137,7 +137,7 @@ class Lanes(InFolder):
 
 class Trainings(InFolder):
     def train(self, **keys):
-        return actorfarm.train("native/catch", run=self.folder / "r", actors=1, metrics_every=0.05, **keys)
+        return actorfarm.train("native/catch", run=self.folder / "r", actors=1, metrics_every=0.1, **keys)
 
     def test_figures_come_while_it_runs_and_a_document_at_the_end(self):
         training = self.train(frames="100G", tensorboard=False)
