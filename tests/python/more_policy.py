@@ -163,7 +163,7 @@ class Policies(InFolder):
         for file, moments in ("learned", False), ("twin", True):
             tensors, about = checkpoint.read(self.folder / f"{file}.safetensors")
             self.assertEqual((any(name.startswith("optimiser.") for name in tensors), about), (moments, module.metadata))
-        words = "train --env native/catch --net separate --frames 500 --run next --quiet --init-from learned.safetensors".split()
+        words = "train --env native/catch --net separate --frames 3000 --run next --quiet --init-from learned.safetensors".split()
         self.assertEqual(self.farm(*words).stderr, "")
 
     def test_other_tensors_and_spaces_are_refused(self):
