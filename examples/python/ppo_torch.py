@@ -188,7 +188,8 @@ def main():
             break
     env.close()
     if arguments.json:
-        print(json.dumps({"env": arguments.env, "seed": arguments.seed, "agent_steps": steps, "wall_s": wall_s, "return_mean": mean, "curve": curve}))
+        result = {"env": arguments.env, "seed": arguments.seed, "agent_steps": steps, "wall_s": round(wall_s, 2), "return_mean": mean}
+        print(json.dumps({**result, "curve": curve}))
 
 
 if __name__ == "__main__":
