@@ -76,7 +76,7 @@ struct farm *farm_start_keeping(const char *const *words, const int *keep, unsig
     int failure[2], reason = 0;
     struct farm *farm = calloc(1, sizeof *farm);
     pthread_once(&life_once, begin_life);
-    const int starter = fcntl(life[0], F_DUPFD_CLOEXEC, 0); // the child's fork closes the other one
+    const int starter = fcntl(life[0], F_DUPFD_CLOEXEC, STDERR_FILENO + 1); // the child's fork closes the other one
     if (!farm || starter < 0 || pipe2(failure, O_CLOEXEC)) {
         if (starter >= 0) close(starter);
         free(farm);
