@@ -16,7 +16,7 @@
 #include "common.h"
 
 enum { SAMPLES_MAX = 64, ACTORS_MAX = 256 };
-static const double WARM_S = 0.3, TURN_S = 1, FPS_S = 2;
+static const double WARM_S = 0.4, TURN_S = 1.5, FPS_S = 3;
 
 static struct setting {
     const char *env, *width, *name, *cpu_name;
