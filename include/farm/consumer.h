@@ -96,7 +96,8 @@ bool farm_consumer_hold(struct farm_consumer *consumer, unsigned lane, uint64_t 
 void farm_consumer_drop(void *token, uint64_t step);
 void *farm_consumer_lane_token(struct farm_consumer *consumer, unsigned lane);
 // Moves the held steps of the lane's actor, of all its lanes, to memory of their own, at the same addresses: they stop
-// it no longer. Costs a copy of its rings. False: no memory or descriptors, and nothing has changed.
+// it no longer. Costs a copy of its rings; pointers of farm_consumer_answer_field are invalid afterwards. False: no
+// memory or descriptors, and nothing has changed.
 bool farm_consumer_detach(struct farm_consumer *consumer, unsigned lane);
 // Steps that the lane's actor can still publish before held ones stop it.
 unsigned farm_consumer_room(const struct farm_consumer *consumer, unsigned lane);

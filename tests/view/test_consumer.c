@@ -188,7 +188,7 @@ static void on_alarm(int number) {
 
 Test(consumer, a_signal_ends_a_wait) {
     signal(SIGALRM, on_alarm);
-    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 20000}}, NULL);
+    setitimer(ITIMER_REAL, &(struct itimerval){{0, 20000}, {0, 20000}}, NULL);
     cr_assert_eq(receive(1, -1), 0);
 }
 
