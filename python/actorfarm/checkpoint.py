@@ -1,9 +1,10 @@
 """Checkpoints of `farm train` (src/learner/checkpoint.h) as NumPy arrays, checked before they are used, and as a PyTorch module; only load()
-imports torch. Tensors have the network's own names; those of further sets have a prefix, "optimiser.second.". Metadata are texts."""
+imports torch. dict[str, Any] have the network's own names; those of further sets have a prefix, "optimiser.second.". Metadata are texts."""
 
 import json
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 from actorfarm import _farm
@@ -11,7 +12,7 @@ from actorfarm import _farm
 HEADER_BYTES_MAX, OURS = 4 << 20, "actorfarm-1"
 
 
-def find(run_or_checkpoint, best=False):
+def find(run_or_checkpoint: str | os.PathLike[str], best: bool = False) -> pathlib.Path:
     """The file itself, or a run's newest checkpoint (best: its best one), as `farm eval` chooses."""
     path = pathlib.Path(run_or_checkpoint)
     if path.is_dir():
@@ -22,20 +23,20 @@ def find(run_or_checkpoint, best=False):
     return path
 
 
-def _compact(header, **more):
+def _compact(header: Any, **more: Any) -> bytes:
     return json.dumps(header, separators=(",", ":"), ensure_ascii=False, **more).encode()
 
 
-def _sum(data):
+def _sum(data: bytes | memoryview) -> str:
     return f"{_farm.crc32c(data):08x}"
 
 
-def _expect(condition, message):
+def _expect(condition: Any, message: str) -> None:
     if not condition:
         raise ValueError(message)
 
 
-def _place(name, entry):
+def _place(name: str, entry: Any) -> tuple[int, int, str, list[int]]:
     """(from, to, name, shape) of a tensor that the header describes."""
     (begin, end), shape = entry["data_offsets"], entry["shape"]
     numbers = len(shape) <= 8 and all(type(number) is int and 0 <= number < 1 << 40 for number in (begin, end, *shape))
@@ -44,7 +45,7 @@ def _place(name, entry):
     return begin, end, name, shape
 
 
-def _decode(data):
+def _decode(data: memoryview) -> tuple[dict[str, Any], dict[str, str]]:
     length, tensors, at = int.from_bytes(data[:8], "little"), {}, 0
     body, every = data[8 + length :], len(data) - 8 - length
     _expect(len(data) >= 8 and every >= 0 and length <= HEADER_BYTES_MAX, f"no safetensors file, or cut off within its header of {length} bytes")
@@ -66,7 +67,7 @@ def _decode(data):
     return tensors, metadata
 
 
-def read(path):
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """A checkpoint's tensors by name, in the file's order, and its metadata. ValueError: a damaged file, or another format."""
     try:
         return _decode(memoryview(find(path).read_bytes()))
@@ -74,17 +75,16 @@ def read(path):
         raise ValueError(f"{path}: {error}") from None
 
 
-def write(path, tensors, metadata):
+def write(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[str, str]) -> None:
     """Writes the file whole or not at all: a temporary file beside it, then a rename."""
     path, at, metadata = pathlib.Path(path), 0, {"format": OURS, **metadata}
-    header = {"__metadata__": metadata}
+    header: dict[str, Any] = {"__metadata__": metadata}
     for name, tensor in tensors.items():
         _expect(tensor.dtype == np.float32 and np.isfinite(tensor).all(), f"{path}: not written: tensor {name} is not of finite f32")
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at := at + tensor.nbytes]}
         metadata[f"crc32c.{name}"] = _sum(tensor.tobytes())
     metadata["crc32c"] = _sum(_compact(header, sort_keys=True))
-    text = _compact(header)
-    text += b" " * (-len(text) % 8)
+    text = (plain := _compact(header)).ljust(-(-len(plain) // 8) * 8)
     temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
     try:
         with open(temporary, "xb") as file:
@@ -96,7 +96,7 @@ def write(path, tensors, metadata):
         temporary.unlink(missing_ok=True)
 
 
-def load(run_or_checkpoint, best=False, spec=None):
+def load(run_or_checkpoint: str | os.PathLike[str], best: bool = False, spec: dict[str, Any] | None = None) -> Any:
     """The policy of a run's newest (best: best) checkpoint, or of a file, as a torch.nn.Module (actorfarm.policy.Policy). spec: the environment's
     spaces (`env.consumer.spec`), for files of older versions, which lack them."""
     from actorfarm.policy import Policy
@@ -108,7 +108,7 @@ def load(run_or_checkpoint, best=False, spec=None):
         raise ValueError(f"{path}: its tensors are not those of its network and environment: {error!r}") from error
 
 
-def save(module, path):
+def save(module: Any, path: str | os.PathLike[str]) -> None:
     """Writes what load() returned, also after it was trained, as a checkpoint that `farm eval`, --resume and --init-from take. All metadata
     stay; so do further tensors, except those of other weights (an optimiser's moments, parameter sets of an algorithm) if the weights differ."""
     before, masks = module.tensors, {name.replace(".mask", ".weight"): mask for name, mask in module.named_buffers() if name.endswith(".mask")}

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from actorfarm import _farm
 
 FIELDS = ("reward", "flags", "action", "policy", "value")  # the last three are answers
-COUNTS = ("actor", "lane", "width", "steps", "produced", "acted", "consumed")
 
 
 class attach:  # noqa: N801
@@ -35,7 +34,7 @@ class attach:  # noqa: N801
     def state(self, lane: int) -> dict[str, int]:
         """Of a lane: actor, lane (of its actor), width (environments), steps (that it holds); steps produced, acted (answered), consumed."""
         actor, ring, own, _ = self._lanes[lane]
-        return dict(zip(COUNTS, (actor, own, ring.width, ring.steps, *ring.counters(own))))
+        return dict(zip("actor lane width steps produced acted consumed".split(), (actor, own, ring.width, ring.steps, *ring.counters(own))))
 
     def newest(self, lane: int) -> int:
         return self.state(lane)["produced"] - 1  # the newest published step; -1: none

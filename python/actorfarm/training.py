@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from actorfarm import program
 
 
-def _words(keys):
+def _words(keys: Mapping[str, Any]) -> Iterator[str]:
     """Flags of `farm train`. A dict: the environment's options."""
     for key, value in keys.items():
         for each in value if isinstance(value, (list, tuple)) else [value]:
@@ -23,27 +25,26 @@ def _words(keys):
                 yield from [flag] if key in ("resume", "insecure") and each is True else [flag, str(each).lower() if isinstance(each, bool) else str(each)]
 
 
-class train(subprocess.Popen):  # noqa: N801
+class train(subprocess.Popen[bytes]):  # noqa: N801
     """Starts `farm train`, which ends with this object, or with this process, at the latest; `pid` is its supervisor's. Keys are those of
     `farm train --help` with underscores: frames="10M", net="nature", resume=True; options={"noop_max": 1} are the environment's. run: its
     folder, `run_dir` here; None: a new one below runs/. As a context it ends with the block."""
 
-    def __init__(self, env=None, recipe=None, run=None, **keys):
+    def __init__(self, env: str | None = None, recipe: str | None = None, run: str | os.PathLike[str] | None = None, **keys: Any) -> None:
         (life, self._life), self._out, self._said = os.pipe(), os.memfd_create("stdout"), os.memfd_create("stderr")
         try:
             if run is None:
                 os.makedirs("runs", exist_ok=True)
-                name = re.sub(r"[^\w.-]", "_", env or os.path.basename(recipe or "default"))
-                run = tempfile.mkdtemp(prefix=f"{name}-{time.strftime('%Y%m%d')}-", dir="runs")
+                run = tempfile.mkdtemp("", re.sub(r"[^\w.-]", "_", f"{env or os.path.basename(recipe or 'default')}-{time.strftime('%Y%m%d')}-"), "runs")
             self.run_dir, self._metrics = os.fspath(run), os.path.join(run, "metrics.jsonl")
             self._begin = os.path.getsize(self._metrics) if keys.get("resume") and os.path.exists(self._metrics) else 0
             words = [program.path(), "train", *_words({"env": env, "recipe": recipe, "run": self.run_dir, **keys}), "--json", "--quiet"]
-            how = {"stdin": subprocess.DEVNULL, "stdout": self._out, "stderr": self._said, "start_new_session": True}  # Ctrl-C reaches Python alone
+            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._out, "stderr": self._said, "start_new_session": True}  # Ctrl-C reaches Python alone
             super().__init__(words, **how, pass_fds=[life], env={"FARM_PYTHON": sys.executable, **os.environ, "FARM_LIFE_FD": str(life)})
         finally:
             os.close(life)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each line of RUN/metrics.jsonl (docs/METRICS.md) as a dict, from the training's start to its end; then what `result` raises."""
         at, ended = self._begin, False
         while not ended:
@@ -58,23 +59,23 @@ class train(subprocess.Popen):  # noqa: N801
         self.result  # noqa: B018
 
     @property
-    def result(self):
+    def result(self) -> Any:
         """Waits for the end; the document of `farm train --json`. With its messages: ValueError, refused before it began; RuntimeError, failed."""
         if self.wait():
             said = os.pread(self._said, 1 << 20, 0).decode(errors="replace").strip()
             raise (ValueError if self.returncode == 2 else RuntimeError)(said or f"farm train: status {self.returncode}, without a word")
         return json.loads(os.pread(self._out, 1 << 24, 0))
 
-    def stop(self):
+    def stop(self) -> Any:
         """Requests the end, waits for the last checkpoint and returns `result`."""
         self.terminate()
         return self.result
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.terminate()
         self.wait()
 
-    def __del__(self):
+    def __del__(self) -> None:
         for fd in (self._life, self._out, self._said):
             os.close(fd)
         super().__del__()
