@@ -12,7 +12,6 @@ build=${BUILD:-build}
 packages() {
     cat <<'LIST'
 build  gcc                      4:12.2.0              C17 compiler (and libgomp, which oneDNN runs on)
-build  g++                      4:12.2.0              C++17 compiler, of python/_consumer alone (optional)
 build  libc6-dev                2.36                  C library headers
 build  libhwloc-dev             2.9.0                 topology: sockets, caches, GPUs
 build  libnuma-dev              2.0.16                mbind, move_pages
@@ -36,6 +35,7 @@ test   libclang-rt-dev          14.0                  libFuzzer and clang's sani
 test   gcc-aarch64-linux-gnu    12.2.0                tests for AArch64
 test   libc6-dev-arm64-cross    2.36                  its C library
 test   qemu-user                7.2                   runs them
+python g++                      4:12.2.0              C++17 compiler, of python/_consumer alone (optional)
 python python3                  3.11.2                Gymnasium and ALE actors, build scripts
 python python3-dev              3.11.2                headers for the C extension
 python python3-venv             3.11.2                the environment in build/venv
