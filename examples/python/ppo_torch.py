@@ -122,11 +122,16 @@ def targets(agent, windows, frames):
 def train(agent, optimiser, windows, options, rate, rng):
     """One iteration of PPO; `rate` falls from 1 to 0 over the run."""
     rows, valid = targets(agent, windows, agent.pixels is not None)
+    learn(agent, optimiser, rows, valid, lambda part: torch.as_tensor(actorfarm.gather(windows, part)), options, rate, rng)
+
+
+def learn(agent, optimiser, rows, valid, observations, options, rate, rng):
+    """Epochs of shuffled minibatches over the rows that are transitions."""
     for group in optimiser.param_groups:
         group["lr"] = options["lr"] * rate
     for _ in range(options["epochs"]):
         for part in np.array_split(rng.permutation(valid), max(len(valid) // options["minibatch"], 1)):
-            logits, value = agent.evaluate(torch.as_tensor(actorfarm.gather(windows, part)))
+            logits, value = agent.evaluate(observations(part))
             action, old, advantage, target = (rows[name][part] for name in ("action", "log_prob", "advantage", "target"))
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
             log = logits.log_softmax(-1)
