@@ -389,6 +389,47 @@ class Pools(unittest.TestCase):
                     self.assertTrue((reward == 1).all())
             self.assertGreater(ends, 6)
 
+    def test_resets_seeds_and_masks(self):
+        with actorfarm.make("native/cartpole", 6, 3, actors=1) as env:
+            first, again = {}, {}
+            for seen in (first, again):
+                env.async_reset(seed=7)
+                for _ in range(2):
+                    obs, _, _, _, info = env.recv()
+                    self.assertFalse(info["elapsed_step"].any())
+                    seen.update(zip(info["env_id"].tolist(), obs.tolist()))
+                    env.send(np.ones(3, int))
+            self.assertEqual((len(first), first), (6, again))
+            self.assertEqual(len({tuple(obs) for obs in first.values()}), 6)
+            obs, _, _, _, info = env.recv()
+            mask = np.isin(np.arange(6), info["env_id"][[0, 2]])
+            env.reset_mask(mask, seed=7)
+            env.send([1, 1, 1])
+            here = info["env_id"]
+            while True:
+                obs, _, _, _, info = env.recv()
+                if info["env_id"][0] == here[0]:
+                    break
+                env.send([1, 1, 1])
+            self.assertEqual(info["elapsed_step"].tolist(), [0, 2, 0])
+            self.assertEqual(obs[[0, 2]].tolist(), [first[i] for i in info["env_id"][[0, 2]].tolist()])
+            with self.assertRaisesRegex(ValueError, "6 bools"):
+                env.reset_mask([True, False])
+
+    def test_ended_episodes_wait_for_reset_mask_if_autoreset_is_disabled(self):
+        with actorfarm.make("native/cartpole", 4, autoreset="disabled") as env:
+            obs, info = env.reset(seed=1)
+            ended = np.zeros(4, bool)
+            while not ended.any():
+                obs, _, terminated, truncated, info = env.step([0, 1, 0, 1])
+                ended = terminated | truncated
+            for _ in range(2):
+                with self.assertRaisesRegex(ValueError, "reset_mask"):
+                    env.step([0, 0, 0, 0])
+            new, info = env.reset_mask(ended, seed=1)
+            self.assertEqual(((new == obs).all(1).tolist(), info["reset_mask"].tolist()), ((~ended).tolist(), ended.tolist()))
+            self.assertEqual(env.step([0, 1, 0, 1])[4]["elapsed_step"][ended].tolist(), [1] * ended.sum())
+
     def test_wrong_arguments_are_refused(self):
         for options, words in (
             ({"autoreset": "never"}, "autoreset"), ({"batch_size": 3}, "batch_size"), ({"info": ["lives"]}, "no field 'lives'"),
