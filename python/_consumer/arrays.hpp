@@ -25,6 +25,7 @@ struct Array : nb::object {
 struct Like : nb::object {
     NB_OBJECT_DEFAULT(Like, object, "numpy.typing.ArrayLike", bool)
 };
+using Pair = nb::typed<nb::tuple, Array, Array>;
 
 // Raises; the format is PyErr_Format's.
 template <class... Values> [[noreturn]] void refuse(PyObject *type, const char *format, Values... values) {

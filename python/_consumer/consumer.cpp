@@ -16,7 +16,6 @@ using Lanes = std::vector<uint32_t>;
 using Ready = std::vector<farm_ready>;
 using Words = std::optional<std::vector<std::string>>;
 using Timeout = std::optional<double>; // seconds; none: for ever
-using Pair = nb::typed<nb::tuple, Array, Array>;
 using Arrays = nb::typed<nb::tuple, Array, nb::ellipsis>;
 static std::atomic<uint64_t> process_forks{0}; // more in a fork's child
 struct farm_ended : std::runtime_error {       // its last words
@@ -320,6 +319,7 @@ class Consumer {
     }
 
     unsigned room(unsigned lane) { return farm_consumer_room(consumer, lane); }
+    Array env_id(unsigned lane) { return state.at(lane).ids; }
 
     // Lanes that wait, none twice.
     Lanes distinct(Lanes lanes) const {
@@ -494,6 +494,7 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
         .def("gather", in_turn(&Consumer::gather), "lanes"_a, "steps"_a, "field"_a, "stack"_a = 1,
              "A copy, [lanes * W, (stack,) ...]; stack is at most keep + 1.")
         .def("room", in_turn(&Consumer::room), "lane"_a, "Steps that its actor can take before held ones stop it.")
+        .def("env_id", in_turn(&Consumer::env_id), "lane"_a)
         .def("hold", in_turn(&Consumer::hold), "lane"_a, "step"_a, "It stays while the result lives.")
         .def("send", in_turn(&Consumer::send), "lanes"_a, "actions"_a, "Answers all of the lanes, or none.")
         .def("put", in_turn(&Consumer::put), "env_id"_a, "actions"_a, "Answers lanes that have all their actions.")

@@ -5,7 +5,6 @@
 #include "arrays.hpp"
 
 using namespace nb::literals;
-using Pair = nb::typed<nb::tuple, Array, Array>;
 
 // Appends `count` values. TypeError, ValueError: it has others.
 template <class To, class... From>
@@ -74,14 +73,13 @@ static Pair vtrace(Like log_ratio, Like reward, Like value, Like last_value, Lik
 }
 
 void bind_targets(nb::module_ &m) {
-    const auto none = nb::none();
     m.def(
-        "gae", &gae, "reward"_a, "value"_a, "last_value"_a, "terminated"_a, "valid"_a = none, "discount"_a = 0.99,
+        "gae", &gae, "reward"_a, "value"_a, "last_value"_a, "terminated"_a, "valid"_a = nb::none(), "discount"_a = 0.99,
         "lam"_a = 0.95,
         "Generalised advantage estimation (Schulman et al. 2015, equation 16): advantages and returns. last_value: of "
         "the observation behind the last step. Where not `valid` 0, and what leads there bootstraps from its value.");
     m.def(
-        "vtrace", &vtrace, "log_ratio"_a, "reward"_a, "value"_a, "last_value"_a, "terminated"_a, "valid"_a = none,
+        "vtrace", &vtrace, "log_ratio"_a, "reward"_a, "value"_a, "last_value"_a, "terminated"_a, "valid"_a = nb::none(),
         "discount"_a = 0.99, "lam"_a = 1.0, "rho_clip"_a = 1.0, "c_clip"_a = 1.0, "pg_rho_clip"_a = 1.0,
         "V-trace (Espeholt et al. 2018, equation 1): targets of the value and advantages. log_ratio: log pi(action) - "
         "log mu(action) of the policy in training and of the one that acted.");

@@ -98,7 +98,7 @@ class Window:
         self.terminated, self.truncated, self.game_end = ends
         self.reward, self.action = consumer.copy(lane, start, REWARD, length + 1)[1:], view(start, ACTION, length)
         self.extras = {name: values[lane].copy() for name, values in collector.extras.items()}
-        self.env_ids = np.searchsorted(consumer.lanes(), lane) * collector.width + np.arange(collector.width)
+        self.env_ids = consumer.env_id(lane)
         self._fields = [view(start, field, length) for field in collector.names.values()]
         self.obs, self.last_obs = collector.named(self._fields), collector.observe([lane], [end])
         self._lead = [view(start - lead, field, lead) for field in collector.names.values()] if lead else []
