@@ -155,7 +155,7 @@ class Pool:
             warnings.warn(
                 f"observations that are kept fill a ring of {self.config['steps']} steps and are copied out of it, now and later: "
                 "make(..., keep=N) makes room for N steps",
-                stacklevel=2 + sys._getframe(1).f_code.co_filename.endswith("pool.py"),
+                stacklevel=2 + (sys._getframe(1).f_code.co_filename == __file__),
             )
         for name in self._infos:
             info[name] = fields[self._fields.index(name)]
