@@ -1,6 +1,7 @@
 """actorfarm.load() in PyTorch: outputs are those that `farm eval` stores in its lanes (in f32); it acts, learns, and is saved."""
 
 import copy
+import itertools
 import os
 import pathlib
 import signal
@@ -181,6 +182,16 @@ class Policies(InFolder):
             checkpoint.write(self.folder / "x.safetensors", *changed)
             with self.assertRaisesRegex(ValueError, message):
                 actorfarm.load(self.folder / "x.safetensors")
+
+    def test_a_module_answers_lanes_in_place_without_a_warning(self):
+        class Module(torch.nn.Module):
+            def forward(self, obs, first, state):
+                return (obs[:, 0] > 0).long(), {"obs": obs}, state + first
+
+        with actorfarm.make("native/cartpole", 6, 2, steps=12) as env, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for window in itertools.islice(env.collect(Module(), 4, max=1, state=np.float32(0)), 9):
+                np.testing.assert_array_equal(window.extras["obs"], window.obs)
 
 
 for each in CASES:
