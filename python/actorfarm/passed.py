@@ -1,7 +1,7 @@
 """Environments given as Python objects: a callable or class that makes a gymnasium.Env, or a list of these, one for each environment.
 
 The user's process pickles them by cloudpickle into memory, whose descriptor this machine's actors inherit: option `memory` of NAME.
-Actors of other machines import them instead: option `entry`, "MODULE:NAME". All other options are the callable's arguments.
+With remote nodes actors import them instead: option `entry`, "MODULE:NAME". All other options are the callable's arguments.
 """
 
 import contextlib
@@ -33,21 +33,20 @@ def _importable(env: Any) -> str:
     return f"{module}:{name}"
 
 
-def give(env: Any, per_actor: int = 1, listen: bool = False) -> tuple[str, dict[str, Any], int | None]:
-    """(name of the environment for farm, its options, a descriptor or None), for a farm whose actors have per_actor environments each.
+def give(env: Any, per_actor: int = 1, listen: bool = False) -> tuple[str, dict[str, Any], int]:
+    """(name of the environment for farm, its options, a descriptor), for a farm whose actors have per_actor environments each.
     The farm's start passes the descriptor on; then the caller closes it."""
     makers = list(env) if isinstance(env, (list, tuple)) else [env]
     for maker in makers:
         if not callable(maker):
             raise TypeError(f"env: must be an environment's name, a callable or class that makes a gymnasium.Env, or a list of these (got {maker!r})")
-    if listen:
-        if len(makers) != 1:
-            raise ValueError("env: a list is for this machine's actors only; with listen=, it must be one class")
-        return NAME, {"entry": _importable(makers[0])}, None
+    if listen and len(makers) != 1:
+        raise ValueError("env: a list is for this machine's actors only; with listen=, it must be one class")
+    entry = {"entry": _importable(makers[0])} if listen else {}
     import cloudpickle
 
     try:
-        made = cloudpickle.dumps(makers)
+        made = cloudpickle.dumps([] if listen else makers)
     except Exception as failed:
         raise TypeError(f"env: it cannot be pickled ({type(failed).__name__}: {failed}); open files, locks and connections inside it") from failed
     folders = [os.path.abspath(folder) for folder in sys.path]
@@ -55,7 +54,7 @@ def give(env: Any, per_actor: int = 1, listen: bool = False) -> tuple[str, dict[
     fd = os.memfd_create(memory)
     with open(fd, "wb", closefd=False) as file:
         pickle.dump((sys.version_info[:2], folders, per_actor, made), file)
-    return NAME, {"memory": memory}, fd
+    return NAME, {"memory": memory, **entry}, fd
 
 
 # ---- an actor ----
@@ -103,13 +102,20 @@ class _Taken:
 _taken: dict[str, _Taken] = {}
 
 
-def _make(memory: str = "", entry: str | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
-    if entry is not None:
-        made: gymnasium.Env[Any, Any] = load_env_creator(entry)(**options)  # type: ignore[assignment]
-        return made
+def _take(memory: str) -> _Taken:
     if memory not in _taken:
         _taken[memory] = _Taken(memory)
-    return _taken[memory].make(options)
+    return _taken[memory]
+
+
+def _make(memory: str = "", entry: str | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
+    if entry is None:
+        return _take(memory).make(options)
+    with contextlib.suppress(ValueError):  # another machine has its own folders
+        _take(memory)
+    maker: Any = load_env_creator(entry)
+    made: gymnasium.Env[Any, Any] = maker(**options)
+    return made
 
 
 gymnasium.register(NAME.rpartition(":")[2], _make, order_enforce=False)

@@ -93,7 +93,10 @@ class Passed(unittest.TestCase):
         ):
             with self.assertRaisesRegex((TypeError, ValueError), said):
                 passed.give(env, listen=listen)
-        self.assertEqual(passed.give(self.own, listen=True), (passed.NAME, {"entry": "own_module:Own"}, None))
+        name, options, fd = passed.give(self.own, listen=True)
+        self.addCleanup(os.close, fd)
+        self.assertEqual(options["entry"], "own_module:Own")
+        self.assertEqual(gym_actor.Gym.prepare(name.removeprefix("gym/"), [f"entry={options['entry']}"], "count").spec()["action"]["sizes"], [2])
 
 
 class Shown(gymnasium.Env):
