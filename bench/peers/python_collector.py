@@ -144,15 +144,15 @@ class Windows:
         self.pool.close()
 
 
-PROCESSES = {"env_backend": "multiprocessing"}
-THEIRS = [
-    {"env_backend": "threading", "transport": "driver"},
-    {**PROCESSES, "transport": "auto", "server": True},
-    {**PROCESSES, "transport": "auto", "server": True, "transition_chunk_size": STEPS},
-    {**PROCESSES, "transport": "driver", "env_exchange": "shm"},
-    {**PROCESSES, "transport": "driver", "env_exchange": "shm", "envs_per_worker": 4},
-    {**PROCESSES, "transport": "driver", "env_exchange": "queue"},
-]
+THREADS = {"env_backend": "threading", "transport": "driver"}
+DIRECT = {"env_backend": "multiprocessing", "transport": "auto", "server": True}
+SHARED = {"env_backend": "multiprocessing", "transport": "driver", "env_exchange": "shm"}
+# Of TorchRL. Where environments sleep, those that share a process would wait for each other.
+THEIRS = {
+    "dispatch": [THREADS, DIRECT, {**DIRECT, "transition_chunk_size": STEPS}, SHARED, {**SHARED, "envs_per_worker": 4}],
+    "slow": [THREADS, DIRECT, SHARED],
+    "policy": [THREADS, DIRECT, SHARED, {**SHARED, "envs_per_worker": 4}],
+}
 # name: (environments, shape, type, seconds a step, a reset, steps of an episode, of the policy, our settings, the ceiling, target)
 CASES = {
     "dispatch": (8, (4,), "float32", 0, 0, 1000, 0, [{"pool": {"batch_size": 4}, "collect": {}}, {"pool": {}, "collect": {}}], None, 10),
@@ -167,7 +167,7 @@ def compare(stack, name, options):
     def opener(kind):
         return lambda setting: kind(envs, arguments, delay_s, setting)
 
-    theirs, setting, tried = python_turns.choose(opener(Collector), THEIRS, options.tune, rounds=1)
+    theirs, setting, tried = python_turns.choose(opener(Collector), THEIRS[name], options.tune, rounds=1)
     stack.callback(theirs.close)
     mine, our_setting, _ = python_turns.choose(opener(Windows), ours, options.tune, rounds=1)
     stack.callback(mine.close)

@@ -100,22 +100,27 @@ def results(name, taken, reference, wall, cpu, **more):
 
 
 def choose(open_loop, settings, seconds, rounds=2):
-    """(the loop at its best setting, that setting, all rates): each is tried in turn, and the better half again."""
-    tried = {}
-    left = list(range(len(settings)))
+    """(the loop at its best setting, that setting, all rates): each is tried in turn, the better half again (`rounds`)."""
+    tried, left, kept = {}, list(range(len(settings))), None  # kept: the best one's, which stays open
     for _ in range(rounds):
         for k in left:
             try:
                 loop = open_loop(settings[k])
                 loop.rate(min(common.WARM_UP_S, seconds))
                 tried[k] = max(tried.get(k, 0.0), loop.rate(seconds))
-                loop.close()
             except Exception as error:  # pylint: disable=broad-except  # foreign code
                 common.log(f"    {common.describe(settings[k])}: {type(error).__name__}: {error}")
+                continue
+            common.log(f"    {common.describe(settings[k])}: {tried[k]:.0f}")
+            if kept and kept[0] != k and tried[kept[0]] > tried[k]:
+                loop.close()
+                continue
+            if kept:
+                kept[1].close()
+            kept = k, loop
         left = sorted((k for k in left if k in tried), key=lambda k: -tried[k])[: max(2, len(settings) // 2)]
-    best = max(tried, key=tried.get)
     rates = [{"setting": common.describe(settings[k]), "rate": rate} for k, rate in tried.items()]
-    return open_loop(settings[best]), settings[best], rates
+    return kept[1], settings[kept[0]], rates
 
 
 def write(path, build, found):
