@@ -27,8 +27,7 @@ from ._consumer import torch as _tensor
 Array = npt.NDArray[Any]
 Policy = Callable[..., Any]
 FIRST, LAST, TERMINATED, TRUNCATED, GAME_END = 1, 2, 4, 8, 16  # farm/step.h
-LOOK_S = 1.0  # between looks at which lanes are there
-STALL_S = 10.0  # without a ready lane, after which kept windows are named as the cause
+LOOK_S, STALL_S = 1.0, 10.0  # between looks at which lanes are there; without a ready lane until kept windows are named as the cause
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
@@ -60,8 +59,7 @@ def on_jax(policy: Policy) -> Policy:
     """The policy, called with 2^k rows, of which it answers those that exist: jit compiles it once for each k."""
 
     def call(obs: Any, first: Array, state: Any) -> Any:
-        rows = len(first)
-        more = (1 << (rows - 1).bit_length()) - rows
+        rows, more = len(first), (1 << (len(first) - 1).bit_length()) - len(first)
         padded = _each(lambda value: np.concatenate([value, np.repeat(value[-1:], more, 0)]), (obs, first, state))
         return _each(lambda value: np.asarray(value)[:rows], policy(*padded))
 
@@ -102,8 +100,8 @@ class Window:
         self._fields = [view(start, field, length) for field in collector.names.values()]
         self.obs, self.last_obs = collector.named(self._fields), collector.observe([lane], [end])
         self._lead = [view(start - lead, field, lead) for field in collector.names.values()] if lead else []
-        steps = np.arange(-lead, length)[:, None]
-        self._begin = np.maximum.accumulate(np.where(begins[:-1], steps, -lead))[lead:]  # of the episode, or the oldest frame
+        begins = np.where(begins[:-1], np.arange(-lead, length)[:, None], -lead)
+        self._begin = np.maximum.accumulate(begins)[lead:]  # of the episode, or the oldest frame
 
     def _gather(self, field: int, t: Array, env: Array, out: Array, rows: Array) -> None:
         for back in range(self.stack):
@@ -137,13 +135,11 @@ class _Collector:
         self.policy = on_torch(policy) if torch and isinstance(policy, torch.nn.Module) else policy
         self.least, self.most, self.deadline, self.sync = least, most, deadline, sync
         self.names = {field["name"]: OBS + i for i, field in enumerate(spec["obs"]) if field["name"] in pool._names}
-        self.lanes: dict[int, SimpleNamespace] = {}  # start: of the window that fills; -1: none
-        self.complete: list[Window] = []
-        self.extras: dict[str, Array] = {}  # [places, T, W, ...]: of the windows that fill
+        self.lanes, self.complete = dict[int, SimpleNamespace](), list[Window]()  # start: of the window that fills; -1: none
+        self.extras = dict[str, Array]()  # [places, T, W, ...]: of the windows that fill
         self.single = not isinstance(state, (tuple, list))
         self.fresh = () if state is None else _each(np.asarray, (state,) if self.single else state)
-        self.state = [np.tile(one, (spec["places"], self.width, *[1] * one.ndim)) for one in self.fresh]
-        self.idle_since = time.monotonic()
+        self.state, self.idle_since = [np.tile(one, (spec["places"], self.width, *[1] * one.ndim)) for one in self.fresh], time.monotonic()
 
     def named(self, fields: list[Array]) -> Any:
         return fields[0] if len(fields) == 1 else dict(zip(self.names, fields, strict=True))
@@ -224,7 +220,7 @@ class _Collector:
                     yield self.complete.pop(0)
                 if parked:
                     self.answer(parked)
-                    parked = {}
+                    parked.clear()
             ready = self.receive()
 
 

@@ -68,7 +68,7 @@ struct farm_consumer {
     struct seat **queue;      // [place_count * model.lanes], a circle: lanes that wait and recv has not listed
     uint32_t room, head, queued;
     struct farm_doorbells bells;
-    uint64_t spin_ns, checked_ns;
+    uint64_t spin_ns, checked_ns, waited_ns; // waited: in calls of recv since the last one that found a lane
     struct farm_stats stats;
     struct durations recvs, answers; // since the last farm_consumer_stats
     uint64_t agent_steps;            // since then, too
@@ -418,10 +418,14 @@ int farm_consumer_recv(struct farm_consumer *consumer, unsigned least, unsigned 
             if (possible < wanted) wanted = possible ? possible : 1;
         }
         if (consumer->queued >= wanted) break;
-        if (now - start >= limit) return 0;
-        if (!wait_for_bell(consumer, bell, limit == UINT64_MAX ? limit : limit - (now - start))) return 0;
+        if (now - start >= limit ||
+            !wait_for_bell(consumer, bell, limit == UINT64_MAX ? limit : limit - (now - start))) {
+            consumer->waited_ns += farm_now_ns() - start;
+            return 0;
+        }
     }
-    add_duration(&consumer->recvs, now - start);
+    add_duration(&consumer->recvs, now - start + consumer->waited_ns);
+    consumer->waited_ns = 0;
     unsigned count = 0;
     for (; count < most && consumer->queued; count++, consumer->queued--) {
         struct seat *seat = consumer->queue[consumer->head];
