@@ -3,8 +3,9 @@
 
 usage: bench/python_training.py BUILD PYTHON [NAME[:SEED]...]    rows of the table below whose names contain a NAME; without names all
 
-PYTHON has PyTorch and JAX. Each seed appends a line to bench/results/python.jsonl, like those of bench/training.py: `curve` is a list of
-[seconds, mean return of the last 100 games, agent steps]; seconds count from the first windows' begin. Exit status 1: one was not reached.
+PYTHON has PyTorch and JAX. Each seed appends a line to bench/results/python.jsonl, like those of bench/training.py, which `farm plot` draws:
+`curve` is a list of [seconds, mean return of the last 100 games, frames]; seconds count from the first windows' begin. Exit status 1: one
+was not reached.
 """
 
 import datetime
@@ -40,6 +41,8 @@ def main():
             result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
             document = json.loads(result.stdout.splitlines()[-1])
             reached.append(document["return_mean"] >= threshold)
+            skip = 4 if "ale/" in flags else 1  # frames of an agent step
+            document.update(frames=document["agent_steps"] * skip, curve=[[x, y, steps * skip] for x, y, steps in document["curve"]])
             first = next((point for point in document["curve"] if point[1] >= threshold), None)
             line = {
                 "date": datetime.date.today().isoformat(), "machine": machine(), "commit": commit(build), "command": " ".join(words),
