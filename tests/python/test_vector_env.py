@@ -121,7 +121,7 @@ class Shown(gymnasium.Env):
 class Equality(unittest.TestCase):
     """Against SyncVectorEnv, with the same seeds and actions. An end that is both is terminated here."""
 
-    STEPS = 2500  # of 4 environments
+    STEPS = 1200  # of 4 environments; tests/python/more_adapters.py takes 10,000
 
     def compare(self, name, mode, steps, **options):
         ours = vector_env.vector(f"gym/{name}", 4, autoreset_mode=mode, options=options)
@@ -159,7 +159,7 @@ class Equality(unittest.TestCase):
 
     def test_pendulum(self):
         """Continuous actions, truncated episodes."""
-        self.assertGreater(self.compare("Pendulum-v1", AutoresetMode.SAME_STEP, 800)[1], 9)
+        self.assertGreater(self.compare("Pendulum-v1", AutoresetMode.SAME_STEP, 420)[1], 7)
 
 
 class Interfaces(unittest.TestCase):
@@ -169,10 +169,9 @@ class Interfaces(unittest.TestCase):
         return made
 
     def test_one_environment_passes_gymnasiums_checker(self):
-        for name in ("native/cartpole", "gym/CartPole-v1"):
-            env = vector_env.env(name)
-            self.addCleanup(env.close)
-            check_env(env, skip_render_check=True)
+        env = vector_env.env("native/cartpole")
+        self.addCleanup(env.close)
+        check_env(env, skip_render_check=True)
 
     def test_a_list_of_callables_with_numbers(self):
         """Environment i is the i-th of the list, whatever actor and lane it has; a reset gives it a number and a seed."""
@@ -189,25 +188,27 @@ class Interfaces(unittest.TestCase):
             env.reset(options={"gravity": 1})
 
     def test_wrappers_work(self):
-        env = RecordEpisodeStatistics(self.make(Shown, 4))
+        """Catch has 9 steps, the last of which pays."""
+        env = RecordEpisodeStatistics(self.make("native/catch", 4))
         env.reset(seed=1)
-        for _ in range(7):
-            *_, info = env.step(np.zeros(4, int))
-        self.assertEqual(list(env.length_queue), [3] * 8)
-        np.testing.assert_array_equal(info["episode"]["r"], [3] * 4)
+        for _ in range(19):
+            _, rewards, *_, info = env.step(np.zeros(4, int))
+        self.assertEqual(list(env.length_queue), [9] * 8)
+        np.testing.assert_array_equal(info["episode"]["r"], rewards)
 
     def test_a_killed_actor_truncates_its_episodes(self):
-        env = self.make("gym/CartPole-v1", 4, actors=2, autoreset_mode="same_step")
+        env = self.make("native/cartpole", 4, actors=2, autoreset_mode="same_step")
         env.reset(seed=1)
-        children = pathlib.Path(f"/proc/{env.pool.consumer.pid}/task/{env.pool.consumer.pid}/children").read_text().split()
-        actors = [int(pid) for pid in children if b"actorfarm.gym_actor" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
-        os.kill(actors[0], signal.SIGKILL)
+        farm = env.pool.consumer.pid
+        children = pathlib.Path(f"/proc/{farm}/task/{farm}/children").read_text().split()
+        actors = {pathlib.Path(f"/proc/{pid}/comm").read_text().strip(): int(pid) for pid in children}
+        os.kill(actors["actor 1"], signal.SIGKILL)
         for _ in range(10_000):
-            _, _, terminated, truncated, info = env.step(np.zeros(4, int))
+            _, _, _, truncated, info = env.step(np.zeros(4, int))
             if "abandoned" in info:
                 break
         abandoned = info["abandoned"]
-        self.assertEqual(sorted(abandoned.tolist()), [False, False, True, True])
+        self.assertEqual(abandoned.tolist(), [False, False, True, True])
         self.assertTrue(truncated[abandoned].all())
         self.assertEqual([last.shape for last in info["final_obs"][abandoned]], [(4,)] * 2)
         env.step(np.zeros(4, int))
