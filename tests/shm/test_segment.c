@@ -265,7 +265,7 @@ static const struct {
     {"0 bytes are fewer", 0, ALL_SEALS, {0}},
     {"its header says 16384 bytes, the file has 12288", 3 * PAGE, ALL_SEALS, {0}},
     {"not a segment of actorfarm", 4 * PAGE, ALL_SEALS, {.magic = 1}},
-    {"layout version 3, this build knows 6", 4 * PAGE, ALL_SEALS, {.version = FARM_SEGMENT_VERSION ^ 3}},
+    {"layout version 3, this build knows 7", 4 * PAGE, ALL_SEALS, {.version = FARM_SEGMENT_VERSION ^ 3}},
     {"'down') where 'up' is expected", 4 * PAGE, ALL_SEALS, {.kind = FARM_SEGMENT_UP ^ FARM_SEGMENT_DOWN}},
     {"kind 4000000000", 4 * PAGE, ALL_SEALS, {.kind = FARM_SEGMENT_UP ^ 4000000000u}},
     {"layout hash 1122334455667789, 1122334455667788 is expected", 4 * PAGE, ALL_SEALS, {.layout_hash = 1}},

@@ -525,7 +525,7 @@ class Training(Cli):
             (["--batch", "60000"], "--batch 60000 windows"),
             (["--algo", "dqn", "--replay", "2M", "--replay-start", "2M"], "training begins after --replay-start 2000000 steps"),
         ):
-            result = self.farm("train", "--env", "native/catch", "--seconds", "0.6", *flags, "--quiet", "--json")
+            result = self.farm("train", "--env", "native/catch", "--frames", "2000", *flags, "--quiet", "--json")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("no update: " + says, result.stderr)
             document = json.loads(result.stdout)
