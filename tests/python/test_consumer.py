@@ -36,8 +36,14 @@ def consumer(env="native/cartpole", actors=1, lanes=2, width=2, steps=8, more=()
 def actors(pid):
     """Processes of a farm's actors."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
-        children = file.read().split()
-    return [int(child) for child in children if pathlib.Path(f"/proc/{child}/comm").read_text().startswith("actor")]
+        return [int(child) for child in file.read().split() if name_of(child).startswith("actor")]
+
+
+def name_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def run(program_text, **options):
@@ -259,7 +265,7 @@ class Ends(unittest.TestCase):
         for number, words in ((signal.SIGTERM, "signal"), (signal.SIGKILL, "farm")):
             env = actorfarm.make("native/cartpole", 2, 1)
             env.reset()
-            view = env.consumer.view(0, 0, OBS)
+            view = env.consumer.view(*(array[0] for array in env.consumer.waiting()), OBS)
             threading.Timer(0.1, os.kill, (env.consumer.pid, number)).start()
             with self.assertRaisesRegex(actorfarm.FarmEnded, words):
                 while True:
