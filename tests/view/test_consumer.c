@@ -373,6 +373,34 @@ Test(kept, held_steps_stay_after_their_ring_has_left_and_joined_again) {
     open_rig(spec_rich(LANES, WIDTH, STEPS));
     check_kept(true);
 }
+// Lane 0 waits for an answer and lane 1 to be listed, as they did.
+Test(kept, held_steps_move_out_of_a_full_ring_which_goes_on) {
+    open_rig(spec_rich(LANES, WIDTH, STEPS));
+    struct farm_lane *lane = actors_lane(0);
+    bring(0);
+    const uint8_t *image = farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS);
+    const int32_t *items = farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS + 1);
+    const uint8_t pixel = image[3];
+    const int32_t item = items[1];
+    void *token = farm_consumer_lane_token(rig.consumer, 0);
+    cr_assert(farm_consumer_hold(rig.consumer, 0, 0));
+    answer(0);
+    for (int i = 1; i < STEPS - 1; i++) play(0);
+    bring(0);
+    publish(1);
+    cr_assert(receive(2, SOON) == 0 && farm_consumer_room(rig.consumer, 0) == 0);
+    cr_assert(farm_consumer_detach(rig.consumer, 0) && !farm_consumer_detach(rig.consumer, PLACES * LANES));
+    cr_assert_eq(farm_consumer_room(rig.consumer, 0), STEPS - 1);
+    cr_assert(receive(1, SOON) == 1 && rig.ready[0].lane == 1 && rig.ready[0].step == 0);
+    answer(1);
+    answer(0);
+    for (int i = 0; i < 2 * STEPS; i++) play(0);
+    cr_assert_eq(farm_lane_consumed(lane), 3 * STEPS);
+    memset(farm_lane_obs(lane, 0, 0, 0), pixel + 1, lane->obs_bytes[0]);
+    cr_assert(image[3] == pixel && items[1] == item);
+    farm_consumer_drop(token, 0);
+    cr_assert(msync((void *)((uintptr_t)image & ~(uintptr_t)4095), 4096, MS_ASYNC) && errno == ENOMEM, "unmapped");
+}
 
 Test(consumer, the_farms_end_has_words_and_the_next_consumer_continues) {
     play(0);
