@@ -101,10 +101,10 @@ def load(run_or_checkpoint: str | os.PathLike[str], best: bool = False, spec: di
     spaces (`env.consumer.spec`), for files of older versions, which lack them."""
     from actorfarm.policy import Policy
 
-    path = find(run_or_checkpoint, best)
+    whole = read(path := find(run_or_checkpoint, best))
     try:
-        return Policy(*read(path), spec)
-    except (LookupError, RuntimeError, TypeError, AttributeError) as error:
+        return Policy(*whole, spec)
+    except Exception as error:
         raise ValueError(f"{path}: its tensors are not those of its network and environment: {error!r}") from error
 
 

@@ -10,11 +10,10 @@ from torch.nn import functional as F
 
 # A letter a layer. A digit: unpadded convolution of this stride, ReLU; s: padded 3x3 convolution; p: max pool; r: residual block, R: then
 # ReLU; d: dense, ReLU; t: dense, tanh.
-NETS = {"shallow": "42d", "nature": "421d", "lite": "422d", "mlp": "tt", "separate": "tt", "deep": "sprrsprrsprRd"}
+NETS, NUMBERS_MAX = {"shallow": "42d", "nature": "421d", "lite": "422d", "mlp": "tt", "separate": "tt", "deep": "sprrsprrsprRd"}, 1 << 26
 
 
-def _tensor(array, device):
-    """NumPy arrays are copied: PyTorch has no read-only tensors."""
+def _tensor(array, device):  # NumPy arrays are copied: PyTorch has no read-only tensors
     return array.to(device) if torch.is_tensor(array) else torch.from_numpy(np.array(array)).to(device)
 
 
@@ -44,6 +43,8 @@ class Policy(nn.Module):
                 self._add(name, torch.from_numpy(tensor.copy()))
         self._set_actions(self.spec["action"], scale=key.get("scale_actions") != "false")
         self._set_masks(free=self.continuous and key.get("sigma") != "state")
+        if max(self.stack * int(np.prod(np.array(field["dims"], object))) for field in self.spec["obs"]) > NUMBERS_MAX:
+            raise ValueError(f"an observation of more than {NUMBERS_MAX} numbers")
         with torch.no_grad():  # the tensors' shapes fit one another and the environment
             self({field["name"]: np.zeros((1, self.stack if _is_image(field) else 1, *field["dims"]), "u1") for field in self.spec["obs"]})
 
@@ -110,8 +111,7 @@ class Policy(nn.Module):
     def _read(self, obs, first, last):
         """(frames [N][channels][height][width] or None, numbers [N][numbers] or None)"""
         device, at, images, numbers = self.value.weight.device, 0, [], []
-        fields = [field for field in self.spec["obs"] if field["name"] != "action_mask"]
-        for field in sorted(fields, key=_is_image, reverse=True):  # stable: the images' statistics come first
+        for field in sorted((f for f in self.spec["obs"] if f["name"] != "action_mask"), key=_is_image, reverse=True):  # images' statistics come first
             dims, choices, count = field["dims"], field["choices"], int(np.prod(field["dims"]))
             x, one_hot = _tensor(obs[field["name"]] if isinstance(obs, dict) else obs, device), choices and field["dtype"] == "i32"
             width = count * choices if one_hot else count

@@ -174,6 +174,8 @@ class Policies(InFolder):
             (lambda t, a: t.update({"policy.weight": t["policy.weight"][:, :5]}), "shape|size"),
             (lambda t, a: a.pop("spaces"), "spec=env.consumer.spec"),
             (lambda t, a: a.update({"recipe.net": "wide"}), "wide"),
+            (lambda t, a: a.update({"recipe.stack": "1000000000"}), "more than"),
+            (lambda t, a: a.update(spaces=a["spaces"].replace("[50]", "[1000000000000]")), "more than"),
             (lambda t, a: a.update(spaces="[]"), "not those of its network"),
             (lambda t, a: a.update(spaces=a["spaces"].replace("[50]", "[51]")), "not those of its network"),
         ):
