@@ -122,11 +122,8 @@ class Lanes(InFolder):
         for bad in (lambda: view.copy(2, n, "flags"), lambda: view.copy(1, n, "colour")):
             with self.assertRaises((LookupError, ValueError)):
                 bad()
-        with subprocess.Popen(["sleep", "9"]) as other, self.assertRaisesRegex(LookupError, "has no lanes"):
-            try:
-                actorfarm.attach(other.pid)
-            finally:
-                other.kill()
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, self.assertRaisesRegex(LookupError, "has no lanes"):
+            actorfarm.attach(other.pid)
 
     def attached(self, pid):
         try:
