@@ -100,6 +100,12 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
     return status ? status : reported;
 }
 
+// Before a consumer has connected.
+static int refuse(const struct options *options, const struct farm_error *err) {
+    if (options->socket_fd >= 0) farm_run_consumer_refuse((int)options->socket_fd, err->message);
+    return farm_report_error(program, err);
+}
+
 static int run_command(const struct options *options) {
     static struct service service;
     struct farm_error err = {0};
@@ -111,7 +117,8 @@ static int run_command(const struct options *options) {
                                                                    : "the farm has ended");
     farm_run_free(&service.run);
     farm_run_consumer_free(&service.consumer);
-    return status ? farm_report_error(program, &err) : 0;
+    if (!status) return 0;
+    return service.consumer.consumers ? farm_report_error(program, &err) : refuse(options, &err);
 }
 
 // --numbers and --pass-fds.
@@ -166,6 +173,7 @@ static enum farm_status settle(struct options *options, struct farm_error *err) 
 int farm_cmd_serve(int argc, char **argv) {
     // has a recipe: too large for a small stack
     static struct options options = {.socket_fd = -1, .steps = 16, .autoreset = "next_step"};
+    struct farm_error err;
     const struct farm_cli_flag flags[] = {
         {"socket", FARM_CLI_STRING, &options.socket, "PATH",
          "consumers connect to this new socket, one after another; its folder, of mode 0700, is made if it is missing"},
@@ -202,11 +210,11 @@ int farm_cmd_serve(int argc, char **argv) {
                     "  farm serve --env ale/Pong --socket /tmp/pong/farm --listen 0.0.0.0:7000 --key farm.key\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
+        .error = &err,
     };
-    struct farm_error err;
     int exit_status;
     if (!farm_read_recipe_flags(&cli, FARM_USE_SERVE, argc, argv, NULL, &options.recipe, &exit_status))
-        return exit_status;
+        return exit_status ? refuse(&options, &err) : 0;
     if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
-    return settle(&options, &err) ? farm_report_error(program, &err) : run_command(&options);
+    return settle(&options, &err) ? refuse(&options, &err) : run_command(&options);
 }

@@ -49,6 +49,7 @@ struct farm_cli {
     const char *(*other_name)(void *context, size_t i); // i-th name that `other` knows, NULL at the end; may be NULL
     void (*other_help)(void *context);                  // prints its part of --help; may be NULL
     void *context;
+    struct farm_error *error; // why farm_read_flags refuses, which then does not print it; may be NULL
 };
 
 // Parses argv[1..argc) (argv[0] is skipped). `word`: the one positional word that the program takes (unchanged if none

@@ -98,7 +98,7 @@ static bool send_to(int socket, const struct farm_admission_request *request) {
     return true;
 }
 
-static void send_end(int socket, const char *why) {
+void farm_run_consumer_refuse(int socket, const char *why) {
     struct farm_admission_request end = {.kind = FARM_ADMISSION_END};
     snprintf(end.text, sizeof end.text, "%s", why);
     (void)send_to(socket, &end);
@@ -144,7 +144,7 @@ static void accept_next(struct farm_run_consumer *consumer) {
         }
         snprintf(why, sizeof why, "another consumer is connected (process %d): one at a time", consumer->pid);
     }
-    send_end(fd, why);
+    farm_run_consumer_refuse(fd, why);
     close(fd);
 }
 
@@ -182,7 +182,7 @@ void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words
     struct farm_admission_reply reply;
     if (consumer->socket < 0) return;
     while (farm_admission_receive_reply(consumer->socket, &reply)) continue; // unread ones would discard the words
-    send_end(consumer->socket, words);
+    farm_run_consumer_refuse(consumer->socket, words);
     disconnect(consumer);
 }
 

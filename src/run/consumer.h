@@ -31,6 +31,8 @@ enum farm_status farm_run_consumer_open(struct farm_run_consumer *consumer, stru
 enum farm_supervisor_turn farm_run_consumer_tick(struct farm_run_consumer *consumer);
 // After the run, before farm_run_free: sends the last words to a connected consumer.
 void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words);
+// To a consumer at this socket, instead of all else: why no farm starts.
+void farm_run_consumer_refuse(int socket, const char *why);
 void farm_run_consumer_free(struct farm_run_consumer *consumer);
 
 #endif

@@ -719,7 +719,7 @@ static enum farm_status await_request(const struct farm_consumer *consumer, stru
     struct pollfd look = {.fd = consumer->socket, .events = POLLIN};
     if (poll(&look, 1, -1) < 0) return farm_fail_errno(err, FARM_E_INTERRUPTED, "cannot wait for the farm's lanes");
     if (!farm_admission_receive_request(consumer->socket, 0, request))
-        return farm_fail(err, FARM_E_DEAD, "the farm ended before it had lanes");
+        return farm_fail(err, FARM_E_IO, "the farm ended before it had lanes, without a word");
     return request->kind == FARM_ADMISSION_END ? farm_fail(err, FARM_E_DEAD, "%s", request->text) : FARM_OK;
 }
 
@@ -774,7 +774,7 @@ static struct farm_consumer *open_consumer(int end, struct farm *farm, pid_t pid
     consumer->pid = pid;
     if (!receive_lanes(consumer, &err)) return consumer;
     const int status = farm_consumer_close(consumer);
-    if (status)
+    if (status && err.status == FARM_E_IO)
         snprintf(error, error_bytes, "%s (exit status %d, messages on stderr)", err.message, status);
     else
         snprintf(error, error_bytes, "%s", err.message);
@@ -783,10 +783,10 @@ static struct farm_consumer *open_consumer(int end, struct farm *farm, pid_t pid
 
 struct farm_consumer *farm_consumer_start(const char *const *words, const int *pass, unsigned pass_count, char *error,
                                           size_t error_bytes) {
-    const char *all[WORDS_MAX + 8] = {"serve"};
     char numbers[12 * (PASS_MAX + 2)] = "";
+    const char *all[WORDS_MAX + 8] = {"serve", "--socket-fd", numbers}; // first: to it go errors of what follows
     int keep[PASS_MAX + 1], ends[2];
-    unsigned count = 1, used = 0;
+    unsigned count = 3, used = 0;
     for (; *words && count < WORDS_MAX; words++) all[count++] = *words;
     if (*words || pass_count > PASS_MAX)
         return snprintf(error, error_bytes, "more than %d words or %d descriptors", WORDS_MAX, PASS_MAX), NULL;
@@ -797,7 +797,6 @@ struct farm_consumer *farm_consumer_start(const char *const *words, const int *p
     // The socket's number, then those of `pass`.
     for (unsigned i = 0; i <= pass_count; i++)
         used += (unsigned)sprintf(numbers + used, "%d%c", keep[i], i && i < pass_count ? ',' : 0);
-    all[count++] = "--socket-fd", all[count++] = numbers;
     if (pass_count) all[count++] = "--pass-fds", all[count++] = numbers + strlen(numbers) + 1;
     struct farm *farm = farm_start_keeping(all, keep, pass_count + 1, error, error_bytes);
     close(ends[1]);

@@ -278,7 +278,8 @@ class Ends(unittest.TestCase):
     def test_a_farm_that_does_not_start_says_why(self):
         sys.stderr.flush()
         for call, words in (
-            (lambda: actorfarm.make("native/nothing", 2), "did you mean|status 2"), (lambda: actorfarm.make("native/catch", 2, wrong_flag=3), "status 2"),
+            (lambda: actorfarm.make("native/nothing", 2), "did you mean 'native/"), (lambda: actorfarm.make("native/catch", 2, wrong_flag=3), "unknown flag --wrong-flag"),
+            (lambda: actorfarm.make("native/catch", 2, options={"nothing": 1}), 'no "nothing"'), (lambda: actorfarm.make("native/catch", 2, steps=1), "--steps 1"),
             (lambda: actorfarm.make(socket="/nonexistent/farm"), "/nonexistent/farm"),
         ):
             with self.assertRaisesRegex(actorfarm.FarmEnded, words):
