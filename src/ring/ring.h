@@ -52,8 +52,4 @@ bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane);
 // wrong.
 bool farm_ring_restore(struct farm_ring *ring);
 
-// Checks a ring after a crash. Returns the number of broken rules (0: sound) and writes one line each, with lane and
-// step, into text. A ring in use may appear one step off.
-int farm_ring_verify(const struct farm_ring *ring, char *text, size_t text_bytes);
-
 #endif

@@ -9,6 +9,7 @@
 
 #include "must.h"
 #include "ring/ring.h"
+#include "verify.h"
 
 // ---- shapes ----
 
@@ -86,7 +87,7 @@ static inline void lend_ring(const struct farm_ring *made, int fds[2]) {
 
 static inline void expect_sound(const struct farm_ring *ring) {
     char text[2048];
-    must_hold(farm_ring_verify(ring, text, sizeof text) == 0, text);
+    must_hold(verify_ring(ring, text, sizeof text) == 0, text);
 }
 
 // The observation of environment e at step n.
