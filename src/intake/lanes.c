@@ -295,11 +295,10 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *l
             rejected++;
             continue;
         }
-        if (now & FARM_STEP_FIRST && !farm_step_renews(lane->lane, now)) {
+        if (now & FARM_STEP_FIRST) {
             // The lane's first step, an abandoned episode, or a new actor after a life of the old one's game: the sum
-            // is no return. With resets in the same step FIRST alone is one of these.
-            if (!game->ended_last || game->generation != generation || lane->lane->last[0] ||
-                farm_lane_reset(lane->lane, n, e)) {
+            // is no return.
+            if (!game->ended_last || game->generation != generation) {
                 game->reward_sum = 0;
                 game->steps = 0;
                 game->known = game->known || n > 0;

@@ -32,14 +32,6 @@ static void set_up(void) {
     set_up_spec(farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2));
 }
 
-// Of a consumer: with resets on request, and perhaps in the same step.
-static void set_up_consumer(enum farm_autoreset autoreset) {
-    struct farm_ring_spec spec = farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2);
-    spec.autoreset = autoreset;
-    farm_ring_spec_control(&spec);
-    set_up_spec(spec);
-}
-
 static void tear_down(void) {
     rig_close(&table.rig);
 }
@@ -81,8 +73,7 @@ static void expect_taken_in_again(void) {
 }
 
 // Steps of both environments, flags and reward each. Flags: F FIRST, L a lost life, G the game's end, T the same by a
-// time limit, l g t these with FIRST, - none, ? and ! impossible ones. Before a step: * a new actor, R the learner
-// comes back, C it has reset environment 0. S: resets are in the same step.
+// time limit, - none, ? and ! impossible ones. Before a step: * a new actor, R the learner comes back.
 static const struct game_case {
     const char *what, *steps;
     uint64_t transitions, games, bad;
@@ -126,41 +117,11 @@ static const struct game_case {
      0,
      {4},
      {1}},
-    {"a game that a consumer resets after a lost life has no return", "F0F0 L3-0 CF0-0 G4-0", 5, 1, 0, {4}, {1}},
-    {"a reset in the same step ends a game and begins the next one",
-     "S F0F0 -7--1 g5-.25 -2t.25 g1-3",
-     8,
-     3,
-     0,
-     {12, -0.5, 3},
-     {2, 3, 2}},
-    {"a lost life with such a reset keeps adding, until FIRST alone abandons the game",
-     "S F0F0 l2l20 -1F0 g4-0 -0g5",
-     7,
-     2,
-     0,
-     {7, 5},
-     {3, 2}},
-    {"LAST alone makes no sense there", "S F0F0 -1-0 G5-0 g2g0", 5, 2, 1, {3, 0}, {2, 3}},
-    {"a learner that comes back there does not count the running game",
-     "S F0F0 g1-1 R -1g1 g1g1",
-     6,
-     3,
-     0,
-     {1, 2, 1},
-     {1, 2, 1}},
 };
 
 static unsigned flags_of(char letter) {
-    static const unsigned flags[] = {['F'] = FIRST,
-                                     ['L'] = LIFE_LOST,
-                                     ['G'] = GAME_OVER,
-                                     ['T'] = TIME_OVER,
-                                     ['?'] = 0x20,
-                                     ['l'] = FIRST | LIFE_LOST,
-                                     ['g'] = FIRST | GAME_OVER,
-                                     ['t'] = FIRST | TIME_OVER,
-                                     ['!'] = 0x80 | GAME_OVER};
+    static const unsigned flags[] = {
+        ['F'] = FIRST, ['L'] = LIFE_LOST, ['G'] = GAME_OVER, ['T'] = TIME_OVER, ['?'] = 0x20, ['!'] = 0x80 | GAME_OVER};
     return letter == '-' ? 0 : flags[(unsigned)letter];
 }
 
@@ -175,11 +136,6 @@ static void play_case(const char *steps) {
             rig_close_learner(&table.rig);
             rig_open_lanes(&table.rig);
             expect_taken_in_again();
-        } else if (*steps == 'S') {
-            cr_assert(rig_lane(&table.rig, 0)->last[0]);
-        } else if (*steps == 'C') {
-            struct farm_lane *lane = rig_lane(&table.rig, 0);
-            *(uint64_t *)farm_lane_answer_at(lane, lane->control, table.n - 1, 0) = FARM_CONTROL_RESET;
         } else {
             cr_assert_eq(sscanf(steps, "%c%f%c%f%n", &letters[0], &rewards[0], &letters[1], &rewards[1], &bytes), 4,
                          "%s", steps);
@@ -193,7 +149,7 @@ Test(intake, transitions_and_games_are_counted) {
         const struct game_case *c = &game_cases[i];
         double sum = 0, squares = 0, length = 0;
         tear_down();
-        set_up_consumer(*c->steps == 'S' ? FARM_AUTORESET_SAME_STEP : FARM_AUTORESET_NEXT_STEP);
+        set_up();
         play_case(c->steps);
         cr_assert(table.rig.stats.agent_steps == c->transitions && table.rig.stats.episodes == c->games &&
                       table.rig.stats.bad_values == c->bad && table.rig.stats.rejected_steps == c->bad,
@@ -305,7 +261,9 @@ Test(intake, numbers_that_would_overflow_a_network_make_no_sense) {
 Test(intake, a_last_observation_is_copied_and_checked_where_an_episode_ends) {
     static const float values[] = {0.5f, NAN, 2e9f, -0.25f};
     tear_down();
-    set_up_consumer(FARM_AUTORESET_SAME_STEP);
+    struct farm_ring_spec spec = farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2);
+    spec.autoreset = FARM_AUTORESET_SAME_STEP;
+    set_up_spec(spec);
     play_step(FIRST, 0, FIRST, 0);
     for (size_t i = 0; i < 8; i++) {
         const uint64_t n = table.n, bad = table.rig.stats.bad_values;
@@ -321,6 +279,9 @@ Test(intake, a_last_observation_is_copied_and_checked_where_an_episode_ends) {
         cr_assert_eq(farm_lane_reward(ours, n)[0], valid ? 3 : 0);
         if (flags) cr_assert_eq(*(float *)farm_lane_last(ours, 0, n, 0), valid ? values[i / 2] : 0, "case %zu", i);
     }
+    const uint64_t bad = table.rig.stats.bad_values;
+    play_step(GAME_OVER, 3, 0, 1);
+    cr_assert_eq(table.rig.stats.bad_values - bad, 1, "LAST alone makes no sense there");
 }
 
 // Two discrete actions of 2 and 3 choices; environment 0's mask, then environment 1's is of no choice at an end.
