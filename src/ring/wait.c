@@ -165,7 +165,7 @@ uint64_t farm_bell_empty(int eventfd) {
     return n > 0 ? count : 0;
 }
 
-void farm_doorbells_sleep(const struct farm_doorbells *bells, uint64_t timeout_ns) {
+static void sleep_until_written(const struct farm_doorbells *bells, uint64_t timeout_ns) {
     const struct timespec timeout = timespec_of(timeout_ns);
     struct pollfd waiter = {.fd = bells->eventfd, .events = POLLIN};
     if (ppoll(&waiter, 1, &timeout, NULL) != 1) return;
@@ -189,7 +189,7 @@ bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_
         bool rung = farm_doorbells_look(bells);
         uint64_t spent = farm_now_ns() - start;
         // The write may belong to a bell that was answered meanwhile: then the wait continues.
-        if (!rung && spent < timeout_ns) farm_doorbells_sleep(bells, timeout_ns - spent);
+        if (!rung && spent < timeout_ns) sleep_until_written(bells, timeout_ns - spent);
         farm_doorbells_announce(bells, false);
         if (rung || spent >= timeout_ns) return rung;
     }

@@ -58,11 +58,10 @@ uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out);
 // has cleared O_NONBLOCK or has read the count first (before Linux 5.8 it may then).
 uint64_t farm_bell_empty(int eventfd);
 
-// The parts of farm_doorbells_wait: whether a bell has rung, `release` has changed or `call` is set; announcing sleep,
-// or its end, to the actors (look once more before sleeping); sleeping until the eventfd is written, and emptying it.
+// Parts of farm_doorbells_wait: whether a bell has rung, `release` has changed or `call` is set; announcing sleep, or
+// its end, to the actors (look once more before sleeping).
 bool farm_doorbells_look(const struct farm_doorbells *bells);
 void farm_doorbells_announce(const struct farm_doorbells *bells, bool asleep);
-void farm_doorbells_sleep(const struct farm_doorbells *bells, uint64_t timeout_ns);
 
 // Spins spin_ns, then sleeps, until farm_doorbells_look (true) or timeout_ns has passed (false). Consumes no bell.
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns);

@@ -14,7 +14,8 @@ struct findings {
     int count;
 };
 
-__attribute__((format(printf, 2, 3))) static inline void add_finding(struct findings *findings, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static inline void add_finding(struct findings *findings, const char *format,
+                                                                     ...) {
     findings->count++;
     if (findings->used >= findings->bytes) return;
     va_list args;
@@ -29,7 +30,7 @@ __attribute__((format(printf, 2, 3))) static inline void add_finding(struct find
 }
 
 static inline void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, uint64_t oldest,
-                        struct findings *findings) {
+                               struct findings *findings) {
     const uint8_t *flags = farm_lane_flags(lane, n);
     const float *reward = farm_lane_reward(lane, n);
     for (uint32_t e = 0; e < lane->width; e++) {
