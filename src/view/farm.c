@@ -54,11 +54,11 @@ static _Noreturn void run_program(const char *const *words, const int *keep, uns
     int reason = *words ? E2BIG : 0;
     char text[32], *environment[ENVIRONMENT_MAX] = {text}; // other threads may hold setenv's lock
     snprintf(text, sizeof text, "FARM_LIFE_FD=%d", starter);
-    for (size_t i = 0, kept = 1; environ[i] && !reason; i++)
-        if (kept == ENVIRONMENT_MAX - 1)
+    for (size_t i = 0; environ[i] && !reason; i++)
+        if (i < ENVIRONMENT_MAX - 2)
+            environment[i + 1] = environ[i];
+        else
             reason = E2BIG;
-        else if (strncmp(environ[i], text, sizeof "FARM_LIFE_FD") != 0)
-            environment[kept++] = environ[i];
     for (unsigned i = 0; i < keep_count && !reason; i++)
         if (fcntl(keep[i], F_SETFD, 0)) reason = errno;
     if (keep_count) setpgid(0, 0);
@@ -76,7 +76,9 @@ struct farm *farm_start_keeping(const char *const *words, const int *keep, unsig
     int failure[2], reason = 0;
     struct farm *farm = calloc(1, sizeof *farm);
     pthread_once(&life_once, begin_life);
-    const int starter = fcntl(life[0], F_DUPFD_CLOEXEC, STDERR_FILENO + 1); // the child's fork closes the other one
+    if (life[0] < 0) renew_life(); // no descriptor was free then
+    // The child's fork closes the other one.
+    const int starter = life[0] < 0 ? -1 : fcntl(life[0], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (!farm || starter < 0 || pipe2(failure, O_CLOEXEC)) {
         if (starter >= 0) close(starter);
         free(farm);
