@@ -12,6 +12,7 @@
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
 
+enum { STEPS_MAX = 1 << 24 };
 static const char program[] = "farm serve";
 
 struct options {
@@ -58,14 +59,12 @@ static json_t *result_json(const struct service *service, const char *failure) {
 }
 
 static enum farm_status report(const struct service *service, const char *failure, struct farm_error *err) {
-    if (!service->options->json) {
-        if (service->consumer.path)
-            printf("%s steps of environments in %s; consumers: %llu; actors started again: %llu.\n",
-                   farm_format_count((double)service->consumer.steps).text,
-                   farm_format_duration(farm_run_events_wall_s(&service->run.events)).text,
-                   (unsigned long long)service->consumer.consumers, (unsigned long long)service->run.change.restarts);
-        return FARM_OK;
-    }
+    if (!service->options->json && service->consumer.path)
+        printf("%s steps of environments in %s; consumers: %llu; actors started again: %llu.\n",
+               farm_format_count((double)service->consumer.steps).text,
+               farm_format_duration(farm_run_events_wall_s(&service->run.events)).text,
+               (unsigned long long)service->consumer.consumers, (unsigned long long)service->run.change.restarts);
+    if (!service->options->json) return FARM_OK;
     json_t *document = result_json(service, failure);
     const enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
@@ -81,10 +80,10 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
                                              .elastic = true,
                                              .quiet = options->quiet,
                                              .served = &options->served,
-                                             .listen = farm_listen_flags_request(&options->listen)};
-    enum farm_status status = farm_run_make(run, &request, err);
-    if (!status)
-        status = farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
+                                             .listen = options->listen.request};
+    enum farm_status status =
+        farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
+    if (!status) status = farm_run_make(run, &request, err);
     if (status) return status;
     if (options->listen.insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
@@ -93,10 +92,9 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
     run->caller = (struct farm_run_caller){.context = service, .on_tick = on_tick};
     if ((status = farm_run_build(run, err))) return status;
     if (options->socket && !options->quiet) farm_log_info("consumers connect to %s", options->socket);
-    struct farm_error report_error;
+    struct farm_error ignored;
     status = farm_run_execute(run, &service->interrupted, err);
-    const enum farm_status reported = report(service, status ? err->message : NULL, &report_error);
-    if (!status && reported) *err = report_error;
+    const enum farm_status reported = report(service, status ? err->message : NULL, status ? &ignored : err);
     return status ? status : reported;
 }
 
@@ -112,9 +110,8 @@ static int run_command(const struct options *options) {
     service.options = options;
     service.consumer.socket = service.consumer.folder = service.consumer.listener = -1;
     const enum farm_status status = serve(&service, &err);
-    farm_run_consumer_end(&service.consumer, status                ? err.message
-                                             : service.interrupted ? "a signal has ended the farm"
-                                                                   : "the farm has ended");
+    const char *words = service.interrupted ? "a signal has ended the farm" : "the farm has ended";
+    farm_run_consumer_end(&service.consumer, status ? err.message : words);
     farm_run_free(&service.run);
     farm_run_consumer_free(&service.consumer);
     if (!status) return 0;
@@ -145,26 +142,25 @@ static enum farm_status read_lists(struct options *options, struct farm_error *e
 
 static enum farm_status settle(struct options *options, struct farm_error *err) {
     struct farm_recipe *recipe = &options->recipe;
-    char steps[32];
     const bool same_step = strcmp(options->autoreset, "same_step") == 0;
     if ((options->socket != NULL) == (options->socket_fd >= 0))
         return farm_fail(err, FARM_E_USAGE, "--socket PATH is missing: a new socket, to which consumers connect");
     if (!same_step && strcmp(options->autoreset, "next_step") != 0)
         return farm_fail(err, FARM_E_USAGE, "--autoreset must be one of next_step, same_step (got '%.40s')",
                          options->autoreset);
-    if (same_step && options->listen.address)
+    if (same_step && options->listen.request.address)
         return farm_fail(err, FARM_E_USAGE,
                          "--autoreset same_step does not go with --listen: last observations do not travel between "
                          "machines; use next_step");
     if (options->socket_fd >= 0) fcntl((int)options->socket_fd, F_SETFD, FD_CLOEXEC); // no program here has it
     options->served.autoreset = same_step;
-    snprintf(steps, sizeof steps, "%lld", (long long)options->steps);
     enum farm_status status = read_lists(options, err);
-    if (!status) status = farm_listen_flags_check(&options->listen, err);
-    if (!status && (options->steps < 2 || farm_recipe_set(recipe, FARM_LAYER_FLAG, "ring_steps", steps, err)))
-        status = farm_fail(err, FARM_E_USAGE, "--steps %s: must be 2 to 16777216", steps);
+    if (!status) status = farm_listen_flags_settle(&options->listen, err);
+    if (!status && (options->steps < 2 || options->steps > STEPS_MAX))
+        status = farm_fail(err, FARM_E_USAGE, "--steps %lld: must be 2 to %d", (long long)options->steps, STEPS_MAX);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FLAG, "base", "none", err);
     if (!status) status = farm_recipe_flags_settle(recipe, NULL, NULL, err);
+    recipe->ring_steps = options->steps;
     recipe->frames = 0;
     recipe->seconds = 0;
     return status;

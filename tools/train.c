@@ -711,10 +711,8 @@ static enum farm_status report_ended(const struct training *training, struct far
 static enum farm_status run_training(struct training *training, struct farm_error *err) {
     struct farm_run *run = &training->run;
     const struct options *options = training->options;
-    const struct farm_run_request request = {.recipe = &options->recipe,
-                                             .elastic = true,
-                                             .quiet = options->quiet,
-                                             .listen = farm_listen_flags_request(&options->listen)};
+    const struct farm_run_request request = {
+        .recipe = &options->recipe, .elastic = true, .quiet = options->quiet, .listen = options->listen.request};
     enum farm_status status = farm_run_make(run, &request, err);
     if (!status && options->listen.insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
@@ -751,7 +749,8 @@ static int run_command(const struct options *options) {
 static enum farm_status check_seeds(const struct options *options, struct farm_error *err) {
     if (!options->seeds && options->parallel != 1)
         return farm_fail(err, FARM_E_USAGE, "--parallel goes with --seeds LIST");
-    if (options->seeds && (options->listen.address || farm_recipe_set_by(&options->recipe, "seed", FARM_LAYER_FLAG)))
+    if (options->seeds &&
+        (options->listen.request.address || farm_recipe_set_by(&options->recipe, "seed", FARM_LAYER_FLAG)))
         return farm_fail(err, FARM_E_USAGE, "--seeds goes neither with --seed nor with --listen");
     if (options->seeds && options->resuming && !options->run)
         return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, whose seeds shall go on");
@@ -813,7 +812,7 @@ int farm_cmd_train(int argc, char **argv) {
     int exit_status;
     if (!farm_read_recipe_flags(&cli, FARM_USE_TRAIN, argc, argv, NULL, &options.recipe, &exit_status))
         return exit_status;
-    enum farm_status status = farm_listen_flags_check(&options.listen, &err);
+    enum farm_status status = farm_listen_flags_settle(&options.listen, &err);
     if (!status) status = check_seeds(&options, &err);
     if (!status && !(options.seeds && options.resuming)) status = load_layers(&options, &err);
     const struct farm_seeds_request seeds = {.list = options.seeds,
@@ -825,6 +824,6 @@ int farm_cmd_train(int argc, char **argv) {
                                              .argv = argv};
     if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
     if (!status && options.seeds) return farm_train_seeds(&seeds);
-    if (!status) status = farm_run_choose_inference(&options.recipe, options.listen.address != NULL, &err);
+    if (!status) status = farm_run_choose_inference(&options.recipe, options.listen.request.address != NULL, &err);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

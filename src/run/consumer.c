@@ -19,11 +19,6 @@
 
 // ---- the socket ----
 
-static const char *file_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static enum farm_status open_folder(struct farm_run_consumer *consumer, struct farm_error *err) {
     struct stat info;
     const char *name = consumer->folder_name;
@@ -45,7 +40,7 @@ static enum farm_status open_folder(struct farm_run_consumer *consumer, struct f
 static enum farm_status open_path(struct farm_run_consumer *consumer, struct farm_error *err) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     struct stat info;
-    const char *file = file_of(consumer->path);
+    const char *file = basename(consumer->path);
     const size_t length = (size_t)(file - consumer->path);
     consumer->folder_name = length ? strndup(consumer->path, length) : strdup(".");
     const enum farm_status status = open_folder(consumer, err);
@@ -188,7 +183,7 @@ void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words
 
 void farm_run_consumer_free(struct farm_run_consumer *consumer) {
     if (consumer->listener >= 0) {
-        unlinkat(consumer->folder, file_of(consumer->path), 0);
+        unlinkat(consumer->folder, basename(consumer->path), 0);
         close(consumer->listener);
     }
     if (consumer->folder >= 0) close(consumer->folder);

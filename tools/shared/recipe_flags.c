@@ -223,9 +223,10 @@ bool farm_recipe_flags_train(const char *name, const struct farm_env_spec *spec,
 
 // ---- other machines' actors ----
 
-enum farm_status farm_listen_flags_check(const struct farm_listen_flags *flags, struct farm_error *err) {
-    if (!flags->address) {
-        if (!flags->key && !flags->insecure && !flags->engine && !flags->expect_actors && !flags->bridges)
+enum farm_status farm_listen_flags_settle(struct farm_listen_flags *flags, struct farm_error *err) {
+    struct farm_run_listen *listen = &flags->request;
+    if (!listen->address) {
+        if (!listen->key && !flags->insecure && !listen->engine && !flags->expect_actors && !flags->bridges)
             return FARM_OK;
         return farm_fail(
             err, FARM_E_USAGE,
@@ -237,23 +238,17 @@ enum farm_status farm_listen_flags_check(const struct farm_listen_flags *flags, 
     if (flags->bridges < 0 || flags->bridges > FARM_RUN_BRIDGES_MAX)
         return farm_fail(err, FARM_E_USAGE, "--bridges %lld: between 1 and %d", (long long)flags->bridges,
                          FARM_RUN_BRIDGES_MAX);
-    if (flags->key && flags->insecure)
+    if (listen->key && flags->insecure)
         return farm_fail(err, FARM_E_USAGE, "--key FILE encrypts, --insecure does not: one of them");
-    if (flags->key && access(flags->key, F_OK) != 0)
+    if (listen->key && access(listen->key, F_OK) != 0)
         return farm_fail(err, FARM_E_USAGE, "--key %s: there is no such file; `farm bridge keygen %s` makes one",
-                         flags->key, farm_format_word(flags->key).text);
-    if (flags->key || flags->insecure) return FARM_OK;
+                         listen->key, farm_format_word(listen->key).text);
+    listen->expect = (uint32_t)flags->expect_actors;
+    listen->bridges = (uint32_t)flags->bridges;
+    if (listen->key || flags->insecure) return FARM_OK;
     return farm_fail(
         err, FARM_E_USAGE,
         "--listen %s needs --key FILE (`farm bridge keygen FILE` makes it, and FILE.node for the nodes), or "
         "--insecure on a loopback or private address",
-        flags->address);
-}
-
-struct farm_run_listen farm_listen_flags_request(const struct farm_listen_flags *flags) {
-    return (struct farm_run_listen){.address = flags->address,
-                                    .key = flags->key,
-                                    .expect = (uint32_t)flags->expect_actors,
-                                    .bridges = (uint32_t)flags->bridges,
-                                    .engine = flags->engine};
+        listen->address);
 }
