@@ -25,8 +25,8 @@ struct farm_consumer;
 
 // Starts `farm serve` (as farm_start) with these words, NULL behind the last: {"--env", "ale/Pong", "--actors", "2",
 // NULL}, and waits until its lanes are there. `pass`: descriptors that the farm's own actors inherit under the same
-// numbers, `pass_count` of them. The farm ends when the consumer is closed or its process ends, in any way. NULL:
-// an error, or a signal ended the wait.
+// numbers, `pass_count` of them, at most 4. The farm ends when the consumer is closed or its process ends, in any way.
+// NULL: an error, or a signal ended the wait.
 struct farm_consumer *farm_consumer_start(const char *const *words, const int *pass, unsigned pass_count, char *error,
                                           size_t error_bytes);
 // Connects to a running `farm serve --socket PATH` of the same user. It outlives the consumer, and the next consumer
@@ -90,11 +90,10 @@ bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes,
 // ---- steps that stay ----
 
 // Holds the steps from `step` on, which is waiting or held: they are not overwritten before farm_consumer_drop of the
-// same step, also after farm_consumer_close and the actor's end; holds are counted. False: overwritten, or vacant.
-bool farm_consumer_hold(struct farm_consumer *consumer, unsigned lane, uint64_t step);
-// `token`: farm_consumer_lane_token of that lane at the time of the hold. Any thread.
-void farm_consumer_drop(void *token, uint64_t step);
-void *farm_consumer_lane_token(struct farm_consumer *consumer, unsigned lane);
+// same step, also after farm_consumer_close and the actor's end; holds are counted. Returns the lane's token for the
+// drop, NULL: the step is overwritten, or the lane vacant.
+void *farm_consumer_hold(struct farm_consumer *consumer, unsigned lane, uint64_t step);
+void farm_consumer_drop(void *token, uint64_t step); // any thread
 // Moves the held steps of the lane's actor, of all its lanes, to memory of their own, at the same addresses: they stop
 // it no longer. Costs a copy of its rings; pointers of farm_consumer_answer_field are invalid afterwards. False: no
 // memory or descriptors, and nothing has changed.

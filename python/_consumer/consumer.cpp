@@ -265,8 +265,9 @@ class Consumer {
             void *lane;
             uint64_t step;
         };
-        if (!farm_consumer_hold(consumer, lane, step)) refuse(PyExc_IndexError, "%s", farm_consumer_error(consumer));
-        auto token = new Token{farm_consumer_lane_token(consumer, lane), step};
+        void *const held = farm_consumer_hold(consumer, lane, step);
+        if (!held) refuse(PyExc_IndexError, "%s", farm_consumer_error(consumer));
+        auto token = new Token{held, step};
         return nb::borrow<Array>(nb::capsule(token, [](void *memory) noexcept {
             farm_consumer_drop(((Token *)memory)->lane, ((Token *)memory)->step); // nothing in a fork's child
             delete (Token *)memory;

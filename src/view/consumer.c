@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <farm/consumer.h>
 #include <farm/step.h>
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <sched.h>
@@ -21,8 +22,9 @@
 #include "intake/lanes.h"
 #include "view/view.h"
 
-enum { PLACES_MAX = 65536, WORDS_MAX = 250, PASS_MAX = 64, STACK_MAX = 64, ALL_BELLS = UINT32_MAX };
-static const uint64_t CHECK_NS = 10000000; // between two looks at the socket while lanes are always ready
+enum { PLACES_MAX = 65536, WORDS_MAX = 250, PASS_MAX = 4, STACK_MAX = 64, ALL_BELLS = UINT32_MAX };
+static const uint64_t CHECK_NS = 10000000;  // between two looks at the socket while lanes are always ready
+static const uint64_t SLEEP_NS = 100000000; // at most: an actor may have read the eventfd that another one wrote
 static const struct farm_window_shape any_window = {.stride = 1, .length = 1, .stack = 1};
 
 struct durations {
@@ -61,7 +63,7 @@ struct farm_consumer {
     struct farm *farm; // that farm_consumer_start started
     struct farm_ring_spec model;
     uint32_t place_count, keep;
-    struct place **places;    // [place_count], NULL: vacant
+    struct place **places;    // [place_count], NULL: vacant; the arrays below lie behind it
     struct place **listed;    // those of `bells`, whose count they have
     struct farm_ring **rings; // their rings
     uint32_t *rung;           // [place_count]
@@ -113,19 +115,22 @@ static bool release_steps(struct seat *seat) {
     return true;
 }
 
-// Only holders need the steps before `answered` - `keep`.
+// Only holders need the steps before `answered` - `keep`. Without holds no other thread comes here: the acquire, whose
+// partner is in end_use, orders what the last one has done.
 static void release_answered(struct seat *seat, uint64_t answered, uint32_t keep) {
-    pthread_mutex_lock(&seat->place->lock);
+    const bool shared = farm_load_acquire(&seat->place->users) > 1;
+    if (shared) pthread_mutex_lock(&seat->place->lock);
     if (answered > seat->released + keep) seat->released = answered - keep;
     release_steps(seat);
-    pthread_mutex_unlock(&seat->place->lock);
+    if (shared) pthread_mutex_unlock(&seat->place->lock);
 }
 
 // Ends a use of the place, and its memory after the last one. Unlocks.
 static void end_use(struct place *place) {
-    const bool last = !--place->users;
+    const uint64_t users = place->users - 1;
+    farm_store_release(&place->users, users); // partner: release_answered
     pthread_mutex_unlock(&place->lock);
-    if (!last) return;
+    if (users) return;
     farm_lanes_close(&place->ring);
     munmap(place, place->bytes);
 }
@@ -198,7 +203,7 @@ static void begin_place(const struct farm_consumer *consumer, struct place *plac
 }
 
 // Owns the request's descriptors after success. The first place gives the model.
-static enum farm_status make_place(struct farm_consumer *consumer, struct farm_admission_request *request,
+static enum farm_status open_place(struct farm_consumer *consumer, struct farm_admission_request *request,
                                    struct farm_error *err) {
     const uint32_t r = request->ring;
     if (request->fds[1] < 0) return farm_fail(err, FARM_E_LIMIT, "no room for descriptors (ulimit -n)");
@@ -240,12 +245,19 @@ static enum farm_status make_place(struct farm_consumer *consumer, struct farm_a
     return FARM_OK;
 }
 
-static enum farm_status join(struct farm_consumer *consumer, struct farm_admission_request *request,
-                             struct farm_error *err) {
-    enum farm_status status = make_place(consumer, request, err);
+// Owns the request's descriptors.
+static enum farm_status make_place(struct farm_consumer *consumer, struct farm_admission_request *request,
+                                   struct farm_error *err) {
+    const enum farm_status status = open_place(consumer, request, err);
     const int fds[] = {request->up_writable, request->fds[0], request->fds[1], request->wake};
     for (int i = 0; i < (status ? 4 : 1); i++)
         if (fds[i] >= 0) close(fds[i]);
+    return status;
+}
+
+static enum farm_status join(struct farm_consumer *consumer, struct farm_admission_request *request,
+                             struct farm_error *err) {
+    enum farm_status status = make_place(consumer, request, err);
     if (!status) status = list_places(consumer, err);
     if (!status && consumer->began) begin_place(consumer, consumer->places[request->ring]);
     return status;
@@ -287,13 +299,12 @@ bool farm_consumer_detach(struct farm_consumer *consumer, unsigned lane) {
     struct place *before = r < consumer->place_count ? consumer->places[r] : NULL;
     if (!before) return false;
     const struct farm_ring *ring = &before->ring.rings[0];
-    struct farm_admission_request again = {.ring = r, .wake = ring->wake_fd < 0 ? -1 : dup(ring->wake_fd)};
-    again.fds[0] = dup(ring->up.fd), again.fds[1] = dup(ring->down.fd);
+    struct farm_admission_request again = {.ring = r,
+                                           .fds = {dup(ring->up.fd), dup(ring->down.fd)},
+                                           .up_writable = -1,
+                                           .wake = ring->wake_fd < 0 ? -1 : dup(ring->wake_fd)};
     consumer->places[r] = NULL;
     const bool made = !make_place(consumer, &again, &consumer->error);
-    const int fds[] = {again.fds[0], again.fds[1], again.wake};
-    for (int i = 0; i < 3 && !made; i++)
-        if (fds[i] >= 0) close(fds[i]);
     struct place *after = consumer->places[r];
     pthread_mutex_lock(&before->lock);
     before->left = made && copy_segments(ring);
@@ -382,17 +393,18 @@ static uint32_t count_possible(const struct farm_consumer *consumer, uint32_t *b
     return count;
 }
 
-// Waits until a bell rings (of all, or a single one), a request comes or the time is over. False: a signal came.
+// Waits until a bell rings (of all, or a single one), a request comes, or the time or SLEEP_NS is over. False: a signal
+// came.
 static bool wait_for_bell(struct farm_consumer *consumer, uint32_t bell, uint64_t limit_ns) {
     struct farm_doorbells on = consumer->bells;
     if (bell != ALL_BELLS) on.rings += bell, on.seen += bell, on.count = 1;
     const uint64_t spin_ns = limit_ns < consumer->spin_ns ? limit_ns : consumer->spin_ns;
     if (spin_ns && farm_doorbells_wait(&on, spin_ns, spin_ns)) return true;
     struct pollfd look[] = {{.fd = on.eventfd, .events = POLLIN}, {.fd = consumer->socket, .events = POLLIN}};
-    const struct timespec limit = {(time_t)(limit_ns / 1000000000u), (long)(limit_ns % 1000000000u)};
+    const struct timespec limit = {.tv_nsec = (long)(limit_ns < SLEEP_NS ? limit_ns : SLEEP_NS)};
     int count = 0;
     farm_doorbells_announce(&on, true);
-    if (!farm_doorbells_look(&on)) count = ppoll(look, 2, limit_ns == UINT64_MAX ? NULL : &limit, NULL);
+    if (!farm_doorbells_look(&on)) count = ppoll(look, 2, &limit, NULL);
     const bool interrupted = count < 0 && errno == EINTR;
     farm_doorbells_announce(&on, false);
     if (count > 0 && look[0].revents) farm_bell_empty(on.eventfd);
@@ -583,11 +595,8 @@ bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes,
         struct seat *seat = find_seat(consumer, lanes[i]);
         farm_lane_answer(seat->lane->lane, seat->lane->answered);
         release_answered(seat, seat->lane->answered + 1, consumer->keep);
-    }
-    for (unsigned i = 0; i < count; i++) { // once for an actor's neighbouring lanes
-        struct place *place = find_seat(consumer, lanes[i])->place;
-        if (i + 1 == count || find_seat(consumer, lanes[i + 1])->place != place)
-            farm_learner_notify(&place->ring.rings[0]);
+        if (i + 1 == count || find_seat(consumer, lanes[i + 1])->place != seat->place) // once for neighbouring lanes
+            farm_learner_notify(&seat->place->ring.rings[0]);
     }
     for (unsigned i = 0; i < count; i++) { // no actor waits for this
         struct seat *seat = find_seat(consumer, lanes[i]);
@@ -605,22 +614,18 @@ bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes,
     return true;
 }
 
-bool farm_consumer_hold(struct farm_consumer *consumer, unsigned lane, uint64_t step) {
+void *farm_consumer_hold(struct farm_consumer *consumer, unsigned lane, uint64_t step) {
     struct seat *seat = find_seat(consumer, lane);
-    if (!seat) return false;
+    if (!seat) return NULL;
     pthread_mutex_lock(&seat->place->lock);
     const bool held = step >= seat->consumed && step < end_of(seat);
     seat->holds[step % consumer->model.steps] += held;
     seat->place->users += held;
     pthread_mutex_unlock(&seat->place->lock);
-    if (held) return true;
+    if (held) return seat;
     return farm_fail(&consumer->error, FARM_E_INVALID, "lane %u does not hold step %llu", lane,
                      (unsigned long long)step),
-           false;
-}
-
-void *farm_consumer_lane_token(struct farm_consumer *consumer, unsigned lane) {
-    return find_seat(consumer, lane);
+           NULL;
 }
 
 unsigned farm_consumer_room(const struct farm_consumer *consumer, unsigned lane) {
@@ -708,8 +713,6 @@ int farm_consumer_close(struct farm_consumer *consumer) {
     if (consumer->farm) farm_stop(consumer->farm);
     const int status = consumer->farm ? farm_wait(consumer->farm) : 0;
     free(consumer->places);
-    free(consumer->rung);
-    free(consumer->queue);
     munmap(consumer, sizeof *consumer);
     return status;
 }
@@ -737,11 +740,12 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
                          request.shard, FARM_ADMISSION_VERSION);
     const uint32_t sent = request.joins, joins = sent ? sent : 1, places = request.ring;
     consumer->place_count = places;
-    consumer->places = calloc(3 * (size_t)places, sizeof *consumer->places);
-    consumer->rung = calloc(places, sizeof *consumer->rung);
-    if (!consumer->places || !consumer->rung) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", places);
+    consumer->places = calloc((4 + FARM_LANES_MAX) * (size_t)places, sizeof *consumer->places);
+    if (!consumer->places) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", places);
     consumer->listed = consumer->places + places;
     consumer->rings = (struct farm_ring **)(consumer->listed + places);
+    consumer->rung = (uint32_t *)(consumer->rings + places);
+    consumer->queue = (struct seat **)(consumer->rings + 2 * (size_t)places);
     for (uint32_t i = 0; i < joins && !consumer->ended && !status;) {
         status = await_request(consumer, &request, err);
         if (status) return status;
@@ -754,8 +758,7 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
     if (status) return status;
     if (!consumer->bells.count) return *err = consumer->error, farm_fail_in(err, FARM_E_DEAD, "no lanes");
     consumer->room = places * consumer->model.lanes;
-    consumer->queue = calloc(consumer->room, sizeof *consumer->queue);
-    return consumer->queue ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", consumer->room);
+    return FARM_OK;
 }
 
 // Makes the consumer at its socket's end, which it owns, as `farm` and `error`. NULL: *err says why.
@@ -783,8 +786,8 @@ static struct farm_consumer *open_consumer(int end, struct farm *farm, pid_t pid
 
 struct farm_consumer *farm_consumer_start(const char *const *words, const int *pass, unsigned pass_count, char *error,
                                           size_t error_bytes) {
-    char numbers[12 * (PASS_MAX + 2)] = "";
-    const char *all[WORDS_MAX + 8] = {"serve", "--socket-fd", numbers}; // first: to it go errors of what follows
+    char number[12], numbers[12 * PASS_MAX];
+    const char *all[WORDS_MAX + 8] = {"serve", "--socket-fd", number}; // first: to it go errors of what follows
     int keep[PASS_MAX + 1], ends[2];
     unsigned count = 3, used = 0;
     for (; *words && count < WORDS_MAX; words++) all[count++] = *words;
@@ -792,12 +795,10 @@ struct farm_consumer *farm_consumer_start(const char *const *words, const int *p
         return snprintf(error, error_bytes, "more than %d words or %d descriptors", WORDS_MAX, PASS_MAX), NULL;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
         return snprintf(error, error_bytes, "no socket to the farm: %s (ulimit -n)", strerror(errno)), NULL;
-    keep[0] = ends[1];
-    if (pass_count) memcpy(keep + 1, pass, pass_count * sizeof *pass);
-    // The socket's number, then those of `pass`.
-    for (unsigned i = 0; i <= pass_count; i++)
-        used += (unsigned)sprintf(numbers + used, "%d%c", keep[i], i && i < pass_count ? ',' : 0);
-    if (pass_count) all[count++] = "--pass-fds", all[count++] = numbers + strlen(numbers) + 1;
+    snprintf(number, sizeof number, "%d", keep[pass_count] = ends[1]);
+    for (unsigned i = 0; i < pass_count; i++)
+        used += (unsigned)sprintf(numbers + used, "%s%d", i ? "," : "", keep[i] = pass[i]);
+    if (pass_count) all[count++] = "--pass-fds", all[count++] = numbers;
     struct farm *farm = farm_start_keeping(all, keep, pass_count + 1, error, error_bytes);
     close(ends[1]);
     if (farm) return open_consumer(ends[0], farm, farm_pid(farm), error, error_bytes);
@@ -808,17 +809,15 @@ struct farm_consumer *farm_consumer_start(const char *const *words, const int *p
 struct farm_consumer *farm_consumer_connect(const char *path, char *error, size_t error_bytes) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct ucred peer = {.uid = (uid_t)-1};
-    const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const size_t length = strlen(path);
-    if (length >= sizeof address.sun_path) errno = ENAMETOOLONG;
-    memcpy(address.sun_path, path, length < sizeof address.sun_path ? length : 0);
-    if (end < 0 || length >= sizeof address.sun_path || connect(end, (struct sockaddr *)&address, sizeof address)) {
-        snprintf(error, error_bytes, "no `farm serve --socket %s` runs: %s", path, strerror(errno));
-    } else if (getsockopt(end, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){sizeof peer}) || peer.uid != geteuid()) {
-        snprintf(error, error_bytes, "%s belongs to user %u", path, (unsigned)peer.uid);
-    } else {
+    const int file = open(path, O_PATH | O_CLOEXEC), end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", file); // `path` may be longer
+    const bool connected = file >= 0 && !connect(end, (struct sockaddr *)&address, sizeof address);
+    if (!connected) snprintf(error, error_bytes, "no `farm serve --socket %s` runs: %s", path, strerror(errno));
+    if (file >= 0) close(file);
+    if (connected && !getsockopt(end, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){sizeof peer}) &&
+        peer.uid == geteuid())
         return open_consumer(end, NULL, peer.pid, error, error_bytes);
-    }
+    if (connected) snprintf(error, error_bytes, "%s belongs to user %u", path, (unsigned)peer.uid);
     if (end >= 0) close(end);
     return NULL;
 }

@@ -150,16 +150,17 @@ class Serve(InFolder):
 
     @unittest.skipIf(_consumer is None, "actorfarm._consumer is not built")
     def test_the_next_consumer_continues_where_a_killed_one_was(self):
-        process = self.serve("--seed", "5")
-        script = """if True:
+        path = "s" * 150 + "/farm"  # too long for a socket's address
+        process = self.serve("--seed", "5", path=path)
+        script = f"""if True:
             import numpy, time
             from actorfarm import _consumer
-            consumer = _consumer.Consumer(socket="s/farm")
+            consumer = _consumer.Consumer(socket={path!r})
             for _ in range(100):
                 lanes, steps = consumer.recv(least=4)
                 consumer.send(lanes, numpy.zeros(len(lanes) * consumer.spec["width"], numpy.int32))
             lanes, steps = consumer.recv(least=4)
-            print({lane: (step, bytes(consumer.copy(lane, step, _consumer.OBS))) for lane, step in zip(lanes.tolist(), steps.tolist())}, flush=True)
+            print({{lane: (step, bytes(consumer.copy(lane, step, _consumer.OBS))) for lane, step in zip(lanes.tolist(), steps.tolist())}}, flush=True)
             time.sleep(60)
         """
         first = subprocess.Popen([sys.executable, "-c", script], cwd=self.folder, stdout=subprocess.PIPE, text=True)
@@ -168,7 +169,7 @@ class Serve(InFolder):
         self.assertEqual({step for step, _ in waiting.values()}, {100})
         first.kill()
         self.await_line(r"consumer \d+ has ended")
-        second = _consumer.Consumer(socket=str(self.folder / "s/farm"))
+        second = _consumer.Consumer(socket=str(self.folder / path))
         lanes, steps = second.recv(least=4)
         found = {lane: (step, bytes(second.copy(lane, step, _consumer.OBS))) for lane, step in zip(lanes.tolist(), steps.tolist())}
         self.assertEqual(found, waiting)
