@@ -114,8 +114,7 @@ static int run_command(const struct options *options) {
     farm_run_consumer_end(&service.consumer, status ? err.message : words);
     farm_run_free(&service.run);
     farm_run_consumer_free(&service.consumer);
-    if (!status) return 0;
-    return service.consumer.consumers ? farm_report_error(program, &err) : refuse(options, &err);
+    return status ? farm_report_error(program, &err) : 0;
 }
 
 // --numbers and --pass-fds.
