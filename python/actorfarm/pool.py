@@ -6,6 +6,7 @@ lane's ring is copied out of it. One thread at a time; not in a fork's child. Th
 """
 
 import functools
+import operator
 import os
 import sys
 import warnings
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from . import _consumer, program
 
 Array = npt.NDArray[Any]
+Seeds = int | Sequence[int | None] | None  # environment i gets seed + i, or the i-th
 Batch = tuple[Any, Array, Array, Array, dict[str, Any]]  # obs, reward, terminated, truncated, info
 FarmEnded = _consumer.FarmEnded
 
@@ -35,10 +37,11 @@ class Sizes(NamedTuple):
 def sizes(num_envs: int, batch_size: int | None = None, actors: int | None = None, cores: int | None = None) -> Sizes:
     """How num_envs environments are laid out: a lane of batch_size environments, or, if all of them step together, one lane an actor.
     actors: chosen, at most one a core (None: those that this process may use)."""
-    together = batch_size is None or batch_size == num_envs
-    width = 1 if together else batch_size or 0
+    num_envs, width = operator.index(num_envs), operator.index(num_envs if batch_size is None else batch_size)
     if num_envs < 1 or width < 1 or num_envs % width:
-        raise ValueError(f"batch_size: num_envs ({num_envs}) must be a multiple of it (got {batch_size})")
+        raise ValueError(f"num_envs: must be 1 or more and a multiple of batch_size (got {num_envs}, {batch_size})")
+    together = width == num_envs
+    width = 1 if together else width
     units = num_envs // width  # shared out among the actors
     most = min(units, cores or len(os.sched_getaffinity(0)))
     count = actors or next(count for count in range(most, 0, -1) if units % count == 0)
@@ -134,12 +137,9 @@ class Pool:
         spaces = {field["name"]: _space(field, self.stack) for field in spec["obs"] if field["name"] in self._names}
         self.observation_space = gymnasium.spaces.Dict(spaces) if len(spaces) != 1 else spaces[self._names[0]]
         self.action_space = _action_space(spec["action"])
-        zero = np.zeros(self.action_space.shape or (), self.action_space.dtype)
-        if isinstance(self.action_space, gymnasium.spaces.Box):
-            zero = np.clip(zero, self.action_space.low, self.action_space.high)
-        self._idle = np.broadcast_to(zero, (len(self._lanes), self.width, *zero.shape))
+        self._no_action = np.zeros(self.action_space.shape or (), self.action_space.dtype)
         self._ids: Array = np.arange(self.num_envs, dtype=np.int32)  # of the last recv
-        self._ended, self._seen, self._begun, self._warned = np.zeros(self.num_envs, bool), tuple[Array, ...](), False, False
+        self._ended, self._begun, self._warned = np.zeros(self.num_envs, bool), bool(config["socket"]), False
 
     # ---- EnvPool's interface ----
 
@@ -157,17 +157,19 @@ class Pool:
                 "make(..., keep=N) makes room for N steps",
                 stacklevel=2 + (sys._getframe(1).f_code.co_filename == __file__),
             )
-        for name in self._infos:
-            info[name] = fields[self._fields.index(name)]
+        info |= self._more(fields)
         if last is not None:
             info["final_obs"], info["_final_obs"] = self._observe(last), terminated | truncated
         if self.disabled:
-            self._ended, self._seen = terminated | truncated, fields
+            self._ended = terminated | truncated
         return (fields[0].view(Obs) if self._plain else self._observe(fields)), reward, terminated, truncated, info
 
     def _observe(self, fields: Sequence[Array]) -> Any:
         named = {name: fields[i].view(Obs) for i, name in enumerate(self._fields) if name in self._names}
         return named if len(named) != 1 else named[self._names[0]]
+
+    def _more(self, fields: Sequence[Array]) -> dict[str, Array]:
+        return {name: fields[self._fields.index(name)] for name in self._infos}
 
     def send(self, actions: Any, env_id: Any = None) -> None:
         """Actions of these environments, by default of those of the last recv. The lane steps once all of its environments have one.
@@ -176,7 +178,7 @@ class Pool:
             actions, env_id = actions["action"], actions.get("env_id", env_id)
         env_id = self._ids if env_id is None else env_id
         if self.disabled and self._ended[env_id].any():
-            raise ValueError(f"these episodes have ended, reset_mask begins others: {np.flatnonzero(self._ended).tolist()}")
+            raise gymnasium.error.ResetNeeded(f"these episodes have ended, reset_mask begins others: {np.flatnonzero(self._ended).tolist()}")
         self.consumer.put(env_id, actions)
 
     def step(self, actions: Any, env_id: Any = None) -> Batch:
@@ -184,16 +186,15 @@ class Pool:
         self.send(actions, env_id)
         return self.recv()
 
-    def async_reset(self, seed: int | Sequence[int] | None = None, numbers: Mapping[str, Any] | None = None) -> None:
+    def async_reset(self, seed: Seeds = None, numbers: Mapping[str, Any] | None = None) -> None:
         """Begins an episode in every environment; recv returns their first observations. seed: environment i gets seed + i, or the i-th."""
         if self._begun or seed is not None or numbers:
-            while len(self.consumer.waiting()[0]) < len(self.consumer.lanes()):
-                self.consumer.recv()
-            self._control(np.ones(self.num_envs, bool), seed, numbers)
-            self.consumer.send(self.consumer.waiting()[0], self._idle)
+            lanes, _ = self._await()
+            self._control(np.isin(self._lanes, lanes).repeat(self.width), seed, numbers)
+            self.consumer.send(lanes, self._idle(len(lanes) * self.width))
         self._begun = True
 
-    def reset(self, seed: int | Sequence[int] | None = None, numbers: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: Seeds = None, numbers: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """async_reset and recv: (obs, info)."""
         self.async_reset(seed, numbers)
         obs, _, _, _, info = self.recv()
@@ -201,32 +202,58 @@ class Pool:
 
     # ---- more ----
 
-    def _control(self, mask: Array, seed: int | Sequence[int] | None, numbers: Mapping[str, Any] | None) -> None:
-        if mask.shape != (self.num_envs,) or mask.dtype != bool:
-            raise ValueError(f"mask: must be {self.num_envs} bools (got {mask.dtype}{list(mask.shape)})")
-        seeds = None if seed is None else range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
-        each = {name: np.broadcast_to(np.asarray(value, float), self.num_envs) for name, value in (numbers or {}).items()}
-        for i in np.flatnonzero(mask).tolist():
-            chosen = {name: float(values[i]) for name, values in each.items()}
-            self.consumer.control(self._lanes[i // self.width], i % self.width, None if seeds is None else int(seeds[i]), chosen or None)
+    def _idle(self, rows: int) -> Array:
+        """Actions that do not count."""
+        return np.broadcast_to(self._no_action, (rows, *self._no_action.shape))
 
-    def reset_mask(
-        self, mask: Any, seed: int | Sequence[int] | None = None, numbers: Mapping[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]] | None:
+    def _await(self) -> tuple[Array, Array]:
+        """(lanes, steps), once all lanes wait for actions."""
+        while len(self.consumer.lanes()) > len((waiting := self.consumer.waiting())[0]):
+            self.consumer.recv()
+        return waiting
+
+    def _control(self, mask: Any, seed: Seeds, numbers: Mapping[str, Any] | None, now: bool = False) -> Array:
+        """Lets the next answers reset these environments, whose numbers it returns, or none of them."""
+        mask, count, known = np.asarray(mask), self.num_envs, self.consumer.spec["numbers"]
+        if mask.shape != (count,) or mask.dtype != bool:
+            raise ValueError(f"mask: must be {count} bools (got {mask.dtype}{list(mask.shape)})")
+        if now and (split := np.flatnonzero(mask.reshape(-1, self.width).any(1) & ~mask.reshape(-1, self.width).all(1))).size:
+            raise ValueError(
+                f"reset_mask: environments {split[0] * self.width} to {(split[0] + 1) * self.width - 1} are one lane and are reset together; "
+                'batch_size=1 or autoreset_mode="disabled" makes lanes of one environment'
+            )
+        if seed is None or isinstance(seed, (int, np.integer)):
+            seed = [None if seed is None else int(seed) + i for i in range(count)]
+        if len(seed) != count or any(one is not None and not 0 <= one < 1 << 64 for one in seed):
+            raise ValueError(f"seed: must be 0 or more, one or one for each of {count} environments (got {seed})")
+        if unknown := set(numbers or ()) - set(known):
+            raise ValueError(f"{min(unknown)!r} is not a number of these environments ({', '.join(known) or 'there are none'}; numbers= names them)")
+        each = {name: np.broadcast_to(np.asarray(value, float), count) for name, value in (numbers or {}).items()}
+        chosen = np.flatnonzero(mask)
+        if (strange := chosen[~np.isin(self._lanes, self.consumer.waiting()[0])[chosen // self.width]]).size:
+            raise ValueError(f"env_id {strange[0]} waits for no action: not received")
+        for i in chosen.tolist():
+            self.consumer.control(self._lanes[i // self.width], i % self.width, seed[i], {name: float(values[i]) for name, values in each.items()} or None)
+        return chosen
+
+    def _restart(self, mask: Any, seed: Seeds, numbers: Mapping[str, Any] | None) -> list[Array]:
+        """Observations of all environments, which wait, when these (None: all) have begun an episode."""
+        if self._begun or mask is not None or seed is not None or numbers:
+            self._await()
+            chosen = self._control(np.ones(self.num_envs, bool) if mask is None else mask, seed, numbers, now=True)
+            self.consumer.put(chosen, self._idle(len(chosen)))
+            self._ended[chosen] = False
+        self._begun, (lanes, steps) = True, self._await()
+        return [self.consumer.gather(lanes, steps, _consumer.OBS + i, self.stack) for i in range(len(self._fields))]
+
+    def reset_mask(self, mask: Any, seed: Seeds = None, numbers: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]] | None:
         """Resets the environments whose mask is true, which wait for actions: with the next send, whose actions for them do not count. With a
         seed, and with numbers (those that make names; one, or one for each of num_envs). autoreset="disabled": now; returns (obs, info)."""
-        mask = np.asarray(mask)
-        self._control(mask, seed, numbers)
         if not self.disabled:
+            self._control(mask, seed, numbers)
             return None
-        chosen = np.flatnonzero(mask)
-        self.consumer.put(chosen, self._idle[: len(chosen), 0])
-        fields, _, _, _, env_id, elapsed, _, _ = self.consumer.take(len(chosen), len(chosen), None, self.stack)
-        self._seen = tuple(field.copy() for field in self._seen)
-        for all_rows, rows in zip(self._seen, fields, strict=True):
-            all_rows[env_id] = rows
-        self._ended = self._ended & ~mask
-        return self._observe(self._seen), {"env_id": self._ids, "reset_mask": mask}
+        fields = self._restart(mask, seed, numbers)
+        return self._observe(fields), {"env_id": self._ids, "reset_mask": mask, **self._more(fields)}
 
     def collect(self, policy: Callable[..., Any], steps: int = 128, **options: Any) -> Iterator[Any]:
         """Windows of `steps` steps of lanes that the policy answers: rollout.collect has the options."""
@@ -252,16 +279,6 @@ class Pool:
 
     def __len__(self) -> int:
         return self.num_envs
-
-
-def _words(options: Mapping[str, Any], prefix: str = "--") -> list[str]:
-    """Flags of farm, without those that are None."""
-    words: list[str] = []
-    for name, value in options.items():
-        if value is not None and not (name in ("quiet", "insecure") and not value):
-            words.append(prefix + (name.replace("_", "-") if prefix == "--" else name))
-            words += [] if name in ("quiet", "insecure") else [str(value).lower() if isinstance(value, bool) and prefix == "--" else str(value)]
-    return words
 
 
 def make(
@@ -299,6 +316,9 @@ def make(
     """
     if autoreset not in ("next_step", "same_step", "disabled"):
         raise ValueError(f"autoreset: must be next_step, same_step or disabled (got {autoreset!r})")
+    if stack < 1:
+        raise ValueError(f"stack: must be 1 or more (got {stack})")
+    numbers, info = ((names,) if isinstance(names, str) else names for names in (numbers, info))
     disabled, passed_fd = autoreset == "disabled", None
     config = {"env": env, "seed": seed, "stack": stack, "autoreset": autoreset, "listen": listen, "socket": socket, "copy": copy or debug}
     if socket is not None:
@@ -312,16 +332,17 @@ def make(
         maker = functools.partial(gymnasium.make, env[4:]) if isinstance(env, str) else env
         env, options = [functools.partial(maker, **one) for one in options], None
     name, given = env, dict(options or {})
+    if isinstance(env, (list, tuple)) and len(env) != num_envs:
+        raise ValueError(f"env: a list must have one for each of {num_envs} environments (got {len(env)})")
     if not isinstance(env, str):
         from . import passed
 
         name, made, passed_fd = passed.give(env, shape.lanes * shape.width, listen is not None)
         given = {**made, **given}
-    address, key = listen if isinstance(listen, tuple) else (listen, None)
-    least = (keep or 0) + stack + _FREE
-    words = ["--env", name, *_words({"actors": shape.actors, "lanes": shape.lanes, "envs_per_actor": shape.lanes * shape.width})]
-    words += _words({"steps": steps or max(_STEPS, least), "seed": seed, "numbers": ",".join(numbers) or None, "listen": address, "key": key})
-    words += _words({"autoreset": "next_step" if disabled else autoreset, "quiet": True, "pin": False, **flags}) + _words(given, "--env.")
+    (address, key), least = listen if isinstance(listen, tuple) else (listen, None), (keep or 0) + stack + _FREE
+    layout = {"actors": shape.actors, "lanes": shape.lanes, "envs_per_actor": shape.lanes * shape.width, "steps": steps or max(_STEPS, least)}
+    more = {"seed": seed, "numbers": ",".join(numbers) or None, "listen": address, "key": key, "autoreset": "next_step" if disabled else autoreset}
+    words = list(program.words({"env": name, **layout, **more, "quiet": True, "pin": False, **flags, "options": given}))
     os.environ.setdefault("FARM_PROGRAM", program.path())
     os.environ.setdefault("FARM_PYTHON", sys.executable)
     try:

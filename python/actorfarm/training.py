@@ -8,21 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from actorfarm import program
-
-
-def _words(keys: Mapping[str, Any]) -> Iterator[str]:
-    """Flags of `farm train`. A dict: the environment's options."""
-    for key, value in keys.items():
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            flag = f"--{key if '.' in key else key.replace('_', '-')}"
-            if isinstance(each, dict):
-                yield from _words({f"env.{option}": text for option, text in each.items()})
-            elif each is not None:
-                yield from [flag] if key in ("resume", "insecure") and each is True else [flag, str(each).lower() if isinstance(each, bool) else str(each)]
 
 
 class train(subprocess.Popen[bytes]):  # noqa: N801
@@ -38,7 +27,7 @@ class train(subprocess.Popen[bytes]):  # noqa: N801
                 run = tempfile.mkdtemp("", re.sub(r"[^\w.-]", "_", f"{env or os.path.basename(recipe or 'default')}-{time.strftime('%Y%m%d')}-"), "runs")
             self.run_dir, self._metrics = os.fspath(run), os.path.join(run, "metrics.jsonl")
             self._begin = os.path.getsize(self._metrics) if keys.get("resume") and os.path.exists(self._metrics) else 0
-            words = [program.path(), "train", *_words({"env": env, "recipe": recipe, "run": self.run_dir, **keys}), "--json", "--quiet"]
+            words = [program.path(), "train", *program.words({"env": env, "recipe": recipe, "run": self.run_dir, **keys}), "--json", "--quiet"]
             how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._out, "stderr": self._said, "start_new_session": True}  # Ctrl-C reaches Python alone
             super().__init__(words, **how, pass_fds=[life], env={"FARM_PYTHON": sys.executable, **os.environ, "FARM_LIFE_FD": str(life)})
         finally:

@@ -29,74 +29,38 @@ class Vector(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.metadata = {"autoreset_mode": self._mode}
         self.single_observation_space, self.single_action_space = farm.observation_space, farm.action_space
         self.observation_space, self.action_space = (batch_space(space, self.num_envs) for space in (farm.observation_space, farm.action_space))
-        self._consumer, self._lanes, self._begun = farm.consumer, farm.consumer.lanes(), False
-        self._ended, self._seen = np.zeros(self.num_envs, bool), list[Array]()
+        self._consumer, self._lanes = farm.consumer, farm.consumer.lanes()
+        self._seen = list[Array]()
 
-    def _wait(self) -> None:
-        """Until all lanes wait for actions."""
-        while (missing := len(self._lanes) - len(self._consumer.waiting()[0])) > 0:
-            self._consumer.recv(missing)
-
-    def _reset_lanes(self, mask: Array, seeds: Sequence[int | None], options: Info) -> None:
-        """options: a number, or one for each environment, by name."""
-        whole, some = (of(mask.reshape(-1, self.pool.width), axis=1) for of in (np.all, np.any))
-        if (whole != some).any():
-            first = int(np.flatnonzero(whole != some)[0]) * self.pool.width
-            raise ValueError(
-                f"options['reset_mask']: environments {first} to {first + self.pool.width - 1} are one lane and are reset together; "
-                'batch_size=1 or autoreset_mode="disabled" makes lanes of one environment'
-            )
-        known = self._consumer.spec["numbers"]
-        if unknown := set(options) - set(known):
-            raise ValueError(f"options: {min(unknown)!r} is not a number of these environments ({', '.join(known) or 'there are none'}; numbers= names them)")
-        numbers = {name: np.broadcast_to(np.asarray(value, float), self.num_envs) for name, value in options.items()}
-        for i in np.flatnonzero(mask).tolist():
-            lane, env = divmod(i, self.pool.width)
-            given = {name: float(values[i]) for name, values in numbers.items() if not np.isnan(values[i])}
-            self._consumer.control(int(self._lanes[lane]), env, seeds[i], given or None)
-        self._consumer.send(self._lanes[whole], self.pool._idle[whole])
-        self._wait()
-
-    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None) -> tuple[Any, Info]:
+    def reset(self, *, seed: pool.Seeds = None, options: Info | None = None) -> tuple[Any, Info]:
         """seed: an int (environment i gets seed + i), a list, or None. options: "reset_mask", and numbers of the environments."""
         if seed is None or isinstance(seed, (int, np.integer)):
             super().reset(seed=seed)
-            seed = [seed if seed is None else int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(f"seed: {len(seed)} seeds for {self.num_envs} environments")
         options = dict(options or {})
-        mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, bool)))
-        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            raise ValueError(f"options['reset_mask']: must be {self.num_envs} bools, one of them true (got {mask.dtype}{list(mask.shape)})")
-        begun, self._begun = self._begun, True
-        self._wait()
-        if begun or options or any(one is not None for one in seed):
-            self._reset_lanes(mask, seed, options)
-        self._ended = self._ended & ~mask
-        lanes, steps = self._consumer.waiting()
-        self._seen = [self._consumer.gather(lanes, steps, _consumer.OBS + i, self.pool.stack) for i in range(len(self._consumer.spec["obs"]))]
+        mask = options.pop("reset_mask", None)
+        if mask is not None and not np.any(mask):
+            raise ValueError("options['reset_mask']: one must be true")
+        self._seen = self.pool._restart(mask, seed, options)
         return self.pool._observe(self._seen), self._info()
 
     def _info(self) -> Info:
         """The fields that are not observed, such as lives."""
-        info: Info = {name: self._seen[self.pool._fields.index(name)] for name in self.pool._infos}
+        info: Info = self.pool._more(self._seen)
         return info | {f"_{name}": np.ones(self.num_envs, bool) for name in info}
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, Info]:
-        if not self._begun:
+        if not self._seen:
             raise gymnasium.error.ResetNeeded("step() needs a reset() before it")
-        if self._mode is AutoresetMode.DISABLED and self._ended.any():
-            raise gymnasium.error.ResetNeeded(f"episodes have ended, reset(options={{'reset_mask': ...}}) begins others: {np.flatnonzero(self._ended).tolist()}")
-        self._consumer.send(self._lanes, actions)
+        self.pool.send(actions)
         count, before = len(self._lanes), self._seen
         fields, reward, terminated, truncated, env_id, elapsed, last, _ = self._consumer.take(count, count, None, self.pool.stack, True)
         if len(env_id) != self.num_envs or env_id[-1] != self.num_envs - 1:
             raise RuntimeError(f"actors have joined or left the farm: it no longer has these {self.num_envs} environments; make another vector environment")
         self._seen, info, first = list(fields), self._info(), elapsed == 0
-        cut = first & ~(terminated | truncated if self._mode is AutoresetMode.SAME_STEP else self._ended)
+        cut = first & ~(terminated | truncated if self._mode is AutoresetMode.SAME_STEP else self.pool._ended)
         if cut.any():
             truncated, info["abandoned"], info["_abandoned"] = truncated | cut, cut, cut
-        self._ended = (terminated | truncated) & ~(first & (self._mode is AutoresetMode.NEXT_STEP))
+        self.pool._ended = (terminated | truncated) & ~(first & (self._mode is AutoresetMode.NEXT_STEP))
         if self._mode is AutoresetMode.SAME_STEP and first.any():
             self._add_final(info, first, cut, before, last)
         return self.pool._observe(fields), reward, terminated, truncated, info

@@ -16,6 +16,7 @@ import unittest
 import warnings
 
 import actorfarm
+import gymnasium
 import numpy as np
 
 try:
@@ -393,8 +394,17 @@ class Pools(unittest.TestCase):
                 env.send([1, 1, 1])
             self.assertEqual(info["elapsed_step"].tolist(), [0, 2, 0])
             self.assertEqual(obs[[0, 2]].tolist(), [first[i] for i in info["env_id"][[0, 2]].tolist()])
-            with self.assertRaisesRegex(ValueError, "6 bools"):
-                env.reset_mask([True, False])
+            for mask, more, words in (
+                ([True, False], {}, "6 bools"), (np.ones(6, bool), {}, "env_id [03] waits for no action"), (mask, {"seed": [1, 2]}, "one for each of 6"),
+                (mask, {"seed": -1}, "0 or more"), (mask, {"numbers": {"wind": 1}}, "'wind' is not a number of these"),
+            ):
+                with self.assertRaisesRegex(ValueError, words):
+                    env.reset_mask(mask, **more)
+            env.send([1, 1, 1])  # what was refused has reset nothing
+            while (seen := env.recv()[4])["env_id"][0] != here[0]:
+                env.send([1, 1, 1])
+            self.assertEqual(seen["elapsed_step"].tolist(), [1, 3, 1])
+            self.assertFalse(env.reset(np.int64(3))[1]["elapsed_step"].any())
 
     def test_ended_episodes_wait_for_reset_mask_if_autoreset_is_disabled(self):
         with actorfarm.make("native/cartpole", 4, autoreset="disabled") as env:
@@ -404,7 +414,7 @@ class Pools(unittest.TestCase):
                 obs, _, terminated, truncated, info = env.step([0, 1, 0, 1])
                 ended = terminated | truncated
             for _ in range(2):
-                with self.assertRaisesRegex(ValueError, "reset_mask"):
+                with self.assertRaisesRegex(gymnasium.error.ResetNeeded, "reset_mask"):
                     env.step([0, 0, 0, 0])
             new, info = env.reset_mask(ended, seed=1)
             self.assertEqual(((new == obs).all(1).tolist(), info["reset_mask"].tolist()), ((~ended).tolist(), ended.tolist()))
@@ -450,10 +460,10 @@ class Pools(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
         for options, words in (
             ({"autoreset": "never"}, "autoreset"), ({"batch_size": 3}, "batch_size"), ({"info": ["lives"]}, "no field 'lives'"),
-            ({"options": [{}, {}]}, "one dict for each"), ({"batch_size": 2, "autoreset": "disabled"}, "together"),
+            ({"options": [{}, {}]}, "one dict for each"), ({"num_envs": 0}, "num_envs"), ({"env": [print, print]}, "one for each of 4"), ({"stack": 0}, "stack"), ({"info": "paddle"}, "no field 'paddle'"), ({"batch_size": 2, "autoreset": "disabled"}, "together"),
         ):
             with self.assertRaisesRegex(ValueError, words):
-                actorfarm.make("native/catch", 4, **options)
+                actorfarm.make(**{"env": "native/catch", "num_envs": 4, **options})
 
 
 if __name__ == "__main__":
