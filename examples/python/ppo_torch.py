@@ -102,7 +102,7 @@ class Returns:
             self.running[window.env_ids[ended]] = 0
 
     def mean(self):
-        return float(np.mean(self.last)) if self.last else float("nan")
+        return float(np.mean(self.last)) if self.last else -float("inf")
 
 
 def targets(agent, windows, frames):
@@ -187,7 +187,7 @@ def main():
         done = steps >= total or (arguments.target is not None and len(returns.last) == 100 and mean >= arguments.target)
         if done or wall_s - shown > 5:
             shown = wall_s
-            curve.append([round(wall_s, 1), round(mean, 2), steps])
+            curve += [[round(wall_s, 1), round(mean, 2), steps]] if returns.last else []
             print(f"{steps:9,} steps  {steps / wall_s:8,.0f} steps/s  return {mean:7.2f}  {waits(env.stats)}", flush=True)
         if done:
             break
