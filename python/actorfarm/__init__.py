@@ -35,6 +35,10 @@ _HOMES = {
 }
 
 
+def __dir__():  # type: ignore[no-untyped-def]
+    return [*globals(), *_HOMES, "sb3", "torchrl"]
+
+
 def __getattr__(name):  # type: ignore[no-untyped-def]
     if name in ("sb3", "torchrl"):
         return importlib.import_module(f"actorfarm.{name}")

@@ -1,9 +1,5 @@
-"""Environments of a farm behind EnvPool's interface: `env = actorfarm.make("ale/Pong", num_envs=64, batch_size=16)`.
-
-A lane of `batch_size` environments steps together: recv returns the first lane that is ready, in place. Without batch_size all environments
-step together. Observations in place are read-only, and nothing overwrites them while they live; what fills a
-lane's ring is copied out of it. One thread at a time; not in a fork's child. The farm ends with the pool or its process.
-"""
+"""Environments of a farm behind EnvPool's interface (docs/PYTHON.md). A lane of `batch_size` environments steps together: recv returns the first
+that is ready, in place. One thread at a time; not in a fork's child. The farm ends with the pool or its process."""
 
 import functools
 import operator
@@ -126,6 +122,8 @@ class Pool:
         self.batch_size = batch_size or self.num_envs
         if self.batch_size not in (self.width, self.num_envs):
             raise ValueError(f"batch_size: must be that of a lane ({self.width}) or of all environments ({self.num_envs}; got {batch_size})")
+        if spec["same_step"] != (config["autoreset"] == "same_step"):
+            raise ValueError(f"autoreset: this farm's is {'same_step' if spec['same_step'] else 'next_step'} (got {config['autoreset']!r})")
         self._least = self.batch_size // self.width
         self.config = {**config, "num_envs": self.num_envs, "batch_size": self.batch_size, "lanes": len(self._lanes), "steps": spec["steps"]}
         self._fields = [field["name"] for field in spec["obs"]]
@@ -259,7 +257,7 @@ class Pool:
         """Windows of `steps` steps of lanes that the policy answers: rollout.collect has the options."""
         from . import rollout
 
-        windows: Iterator[Any] = rollout.collect(self, policy, steps, **options)
+        self._begun, windows = True, rollout.collect(self, policy, steps, **options)
         return windows
 
     @property

@@ -449,12 +449,14 @@ class Pools(unittest.TestCase):
             while not path.exists():
                 self.assertIsNone(farm.poll())
                 time.sleep(0.01)
-            for _ in range(3):
+            for n in range(3):
                 with actorfarm.make(socket=path, batch_size=2) as env:
                     self.assertEqual(env.num_envs, 4)
+                    self.assertFalse(n == 2 and env.reset()[1]["elapsed_step"].any())
                     for _ in range(2):
-                        env.recv()
-                        env.send(np.ones(2, int))
+                        env.send(np.ones(2, int), env.recv()[4]["env_id"])
+            with self.assertRaisesRegex(ValueError, "this farm's is next_step"):
+                actorfarm.make(socket=path, autoreset="same_step")
             self.assertIsNone(farm.poll())
 
     def test_wrong_arguments_are_refused(self):

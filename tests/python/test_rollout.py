@@ -131,6 +131,7 @@ class Windows(unittest.TestCase):
             for window in itertools.islice(env.collect(policy, 4, sync=True, state=STATE), 2):
                 np.testing.assert_array_equal(window.obs, [env.consumer.log[window.lane, window.start + t][OBS] for t in range(4)])
             del window
+        self.assertEqual(env.reset()[1]["elapsed_step"].tolist(), [0, 0])
 
     def test_refuses_lanes_that_windows_do_not_fit(self):
         for length in (5, 6, 1):
