@@ -5,7 +5,7 @@ import os
 import pathlib
 import signal
 import sys
-import unittest
+import unittest.mock
 import warnings
 
 import actorfarm
@@ -66,9 +66,8 @@ class Windows(unittest.TestCase):
 
     def stacked(self, log, lane, step, i, stack):
         """The frames of a step, the oldest first."""
-        if stack == 1:
-            return [log[lane, step][OBS][i]]
-        return self.stacked(log, lane, step - (0 if log[lane, step][FLAGS][i] & FIRST else 1), i, stack - 1) + [log[lane, step][OBS][i]]
+        before = step - (0 if log[lane, step][FLAGS][i] & FIRST else 1)
+        return [*(self.stacked(log, lane, before, i, stack - 1) if stack > 1 else ()), log[lane, step][OBS][i]]
 
     def check(self, env, window):
         log, lane, start, stack, length = env.consumer.log, window.lane, window.start, window.stack, 4
@@ -85,9 +84,9 @@ class Windows(unittest.TestCase):
         for name, values in expected.items():
             np.testing.assert_array_equal(getattr(window, name), values, name)
         seen = [next(back for back in itertools.count() if log[lane, start - back][FLAGS][i] & FIRST) for i in (0, 1)]
-        for found, values in ((window.extras["now"], window.obs), (window.extras["angle"], window.obs[..., 2]), (window.state[0], seen)):
+        found = (*window.extras.values(), window.state[0], actorfarm.gather([window]))
+        for found, values in zip(found, (window.obs, window.obs[..., 2], seen, np.concatenate(rows[:-1])), strict=True):
             np.testing.assert_array_equal(found, values)
-        np.testing.assert_array_equal(actorfarm.gather([window]), np.concatenate(rows[:-1]))
 
     def test_windows_are_what_was_played_whatever_the_order_of_lanes(self):
         for stack, sync, most in ((1, False, 0), (3, True, 2)):
@@ -108,12 +107,10 @@ class Windows(unittest.TestCase):
         np.testing.assert_array_equal(actorfarm.gather(windows, rows), every.reshape(24, 3, 4)[rows])
 
     def test_a_kept_window_stays_as_it_is_and_its_lane_waits(self):
-        self.addCleanup(setattr, rollout, "STALL_S", rollout.STALL_S)
-        rollout.STALL_S, env = 0, self.make(num_envs=2, actors=1)
-        kept = next(windows := env.collect(policy, 4, state=STATE)).obs
-        before = kept.copy()
+        env = self.make(num_envs=2, actors=1)
+        before = (kept := next(windows := env.collect(policy, 4, state=STATE)).obs).copy()
         self.assertEqual(next(windows).start, 4)
-        with warnings.catch_warnings(), self.assertRaisesRegex(UserWarning, r"lanes \[0\] wait because windows"):
+        with unittest.mock.patch.object(rollout, "STALL_S", 0), warnings.catch_warnings(), self.assertRaisesRegex(UserWarning, "lanes .0. wait"):
             warnings.simplefilter("error")
             next(windows)
         np.testing.assert_array_equal(kept, before)
@@ -135,8 +132,7 @@ class Windows(unittest.TestCase):
 
     def test_refuses_lanes_that_windows_do_not_fit(self):
         for length in (5, 6, 1):
-            with self.assertRaisesRegex(ValueError, "windows of"):
-                self.make(stack=2, num_envs=2).collect(policy, length)
+            self.assertRaisesRegex(ValueError, "windows of", self.make(stack=2, num_envs=2).collect, policy, length)
 
     def test_jax_policies_see_powers_of_two(self):
         seen, env = [], self.make()
@@ -153,10 +149,9 @@ class Targets(unittest.TestCase):
         rng = np.random.default_rng(0)
         self.reward, self.log_ratio = rng.normal(size=(2, 24, 7)).astype(np.float32)
         self.value, self.last_value = rng.normal(size=(24, 7)).astype(np.float32), rng.normal(size=7).astype(np.float32)
-        self.valid = rng.random((24, 7)) > 0.2
-        self.terminated = (rng.random((24, 7)) < 0.2) & self.valid
-        self.valid[1:] &= ~self.terminated[:-1]
-        self.terminated &= self.valid
+        ends, self.valid = rng.random((24, 7)) < 0.2, rng.random((24, 7)) > 0.2
+        self.valid[1:] &= ~ends[:-1]
+        self.terminated = ends & self.valid
         self.next_value = np.concatenate([self.value[1:], self.last_value[None]])
         self.given = self.value, self.last_value, self.terminated, self.valid
 
@@ -188,8 +183,7 @@ class Targets(unittest.TestCase):
     def test_refuses_arrays_of_other_sizes_and_types(self):
         for name, value, text in (("last_value", self.last_value[:6], "last_value: 6 values, must be 7"), ("terminated", self.reward, "bool")):
             given = {"value": self.value, "last_value": self.last_value, "terminated": self.terminated, name: value}
-            with self.assertRaisesRegex((TypeError, ValueError), text):
-                actorfarm.gae(self.reward, **given)
+            self.assertRaisesRegex((TypeError, ValueError), text, actorfarm.gae, self.reward, **given)
 
 
 if __name__ == "__main__":
