@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../tests/support/generation.h"
 #include "../../tests/support/rings.h"
 #include "../common.h"
 #include "bridge/control.h"
@@ -96,7 +97,7 @@ bool bench_host_serve(struct bench_host *host) {
             admit_node(host, &message);
         } else if (message.kind == FARM_CONTROL_GENERATION) {
             const struct farm_ring *made = &host->made[message.session * host->rings_each + message.ring];
-            must_hold(farm_control_write_generation(host->control, made, &message), "room in the hub's socket");
+            must_hold(write_generation(host->control, made, &message), "room in the hub's socket");
         }
     }
     return any;

@@ -99,14 +99,6 @@ bool farm_control_send_session(int fd, uint32_t place, const uint8_t *id, const 
     return sent && farm_control_send(fd, &message);
 }
 
-bool farm_control_write_generation(int fd, const struct farm_ring *ring, const struct farm_control_message *message) {
-    struct farm_control_message reply = *message;
-    for (uint32_t l = 0; l < ring->spec.lanes; l++)
-        farm_store_release(&ring->lanes[l].down->generation, message->generation);
-    reply.kind = FARM_CONTROL_GENERATION_IS;
-    return farm_control_send(fd, &reply);
-}
-
 static void drain(int fd) {
     struct farm_control_message message;
     struct pollfd look = {.fd = fd, .events = POLLIN};

@@ -52,8 +52,6 @@ bool farm_control_receive(int fd, struct farm_control_message *message);
 // For benchmarks and tests without a supervisor. Sends SESSION, RING for each ring (actors from first_actor), ADMITTED.
 bool farm_control_send_session(int fd, uint32_t place, const uint8_t *id, const struct farm_ring *rings, uint32_t count,
                                uint32_t first_actor);
-// Writes the generation of a GENERATION message into the ring's lanes and sends GENERATION_IS.
-bool farm_control_write_generation(int fd, const struct farm_ring *ring, const struct farm_control_message *message);
 // Before another bridge is started: discards all messages to and from the one before.
 void farm_control_clear(int supervisor, int bridge);
 

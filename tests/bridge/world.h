@@ -10,6 +10,7 @@
 #endif
 #include <sys/eventfd.h>
 
+#include "../support/generation.h"
 #include "../support/rings.h"
 #include "board/board.h"
 #include "bridge/control.h"
@@ -112,7 +113,7 @@ static inline void world_supervise(struct world *world) {
     while (farm_control_receive(world->control, &message)) {
         if (message.kind == FARM_CONTROL_ADMIT) world_admit(world, &message);
         if (message.kind == FARM_CONTROL_GENERATION)
-            cr_assert(farm_control_write_generation(world->control, &world->made[message.ring], &message));
+            cr_assert(write_generation(world->control, &world->made[message.ring], &message));
     }
 }
 
