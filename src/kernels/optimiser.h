@@ -127,10 +127,4 @@ void farm_optimiser_update(const struct farm_optimiser_config *config, const str
                            const struct farm_optimiser_factors *factors, size_t from, size_t to, float *params,
                            const float *grads);
 
-// All of it: one update of params [state->count] by grads [state->count], which stay as they are. Returns the
-// gradient's norm before clipping. If farm_optimiser_applies refuses it, nothing changes, not even the state, and the
-// result is INFINITY.
-float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
-                          float learning_rate, float *params, const float *grads);
-
 #endif

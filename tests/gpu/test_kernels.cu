@@ -9,6 +9,7 @@
 #include <time.h>
 
 extern "C" {
+#include "../support/optimiser_step.h"
 #include "algo/cuda/algo.h"
 #include "algo/vtrace.h"
 #include "kernels/bf16.h"
@@ -840,7 +841,7 @@ static void test_optimiser(enum farm_optimiser_kind kind, size_t count) {
         const float size = step % 2 ? 10.0f : 1e-3f; // large ones are clipped
         float *gradients = random_floats(&rng, count, -size, size);
         const struct farm_cuda_optimiser_control control = optimiser_step(&c, gradients);
-        const float norm = farm_optimiser_step(&c.gpu.config, &c.cpu, 3e-4f, c.params, gradients);
+        const float norm = optimiser_step(&c.gpu.config, &c.cpu, 3e-4f, c.params, gradients);
         norm_error = fmax(norm_error, fabs(control.norm - norm) / fmax(norm, 1e-30));
         steps &= control.applied == 1 && control.step == c.cpu.step;
     }

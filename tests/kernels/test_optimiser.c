@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../support/optimiser_step.h"
 #include "../vectors/optimisers.h"
 #include "kernels/optimiser.h"
 #include "kernels/random.h"
@@ -17,7 +18,7 @@ static void expect_optax(enum farm_optimiser_kind kind) {
     farm_optimiser_init(&config, OPT_COUNT, kind == FARM_OPTIMISER_ADAM ? first : NULL, second, &state);
     memcpy(params, v->initial, sizeof params);
     for (int t = 0; t < OPT_STEPS; t++) {
-        const float norm = farm_optimiser_step(&config, &state, v->rates[t], params, v->grads[t]);
+        const float norm = optimiser_step(&config, &state, v->rates[t], params, v->grads[t]);
         cr_assert_float_eq(norm, v->norms[t], 1e-6 * v->norms[t]);
         for (int i = 0; i < OPT_COUNT; i++)
             cr_assert_float_eq(params[i], expected[t][i], 2e-6, "update %d, parameter %d: %.9g, optax %.9g", t, i,
@@ -64,7 +65,7 @@ Test(kernels, loops_of_this_machine_equal_one_parameter_at_a_time) {
                 else
                     farm_rmsprop_update(&factors, slow.grads[i], slow.second + i, slow.params + i);
             }
-            farm_optimiser_step(&config, &state, 0.01f, fast.params, fast.grads);
+            optimiser_step(&config, &state, 0.01f, fast.params, fast.grads);
         }
         for (size_t i = 0; i < N; i++) {
             cr_assert_float_eq(fast.params[i], slow.params[i], 1e-6, "kind %d, parameter %zu", kind, i);
@@ -88,10 +89,10 @@ Test(kernels, a_gradient_that_is_not_finite_or_too_large_changes_nothing) {
             if (!cases[c].clipped) config.clip_norm = 0;
             fill(&v, 2);
             farm_optimiser_init(&config, N, v.first, v.second, &state);
-            farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+            optimiser_step(&config, &state, 0.01f, v.params, v.grads);
             v.grads[c ? N - 1 : 5] = cases[c].gradient;
             memcpy(&before, &v, sizeof v);
-            const float norm = farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+            const float norm = optimiser_step(&config, &state, 0.01f, v.params, v.grads);
             cr_assert_eq(isfinite(norm) != 0, cases[c].applied);
             cr_assert_eq(state.step, 1 + (uint64_t)cases[c].applied);
             if (!cases[c].applied) cr_assert_arr_eq(&v, &before, sizeof v);
@@ -106,11 +107,11 @@ Test(kernels, a_copied_state_continues_bit_for_bit) {
     struct farm_optimiser_state state;
     fill(&v, 3);
     farm_optimiser_init(&config, N, v.first, v.second, &state);
-    for (int t = 0; t < 3; t++) farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+    for (int t = 0; t < 3; t++) optimiser_step(&config, &state, 0.01f, v.params, v.grads);
     memcpy(&copy, &v, sizeof v);
     struct farm_optimiser_state again = {.count = N, .step = state.step, .first = copy.first, .second = copy.second};
-    farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
-    farm_optimiser_step(&config, &again, 0.01f, copy.params, copy.grads);
+    optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+    optimiser_step(&config, &again, 0.01f, copy.params, copy.grads);
     cr_assert_arr_eq(&v, &copy, sizeof v);
 }
 

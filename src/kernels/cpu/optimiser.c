@@ -70,12 +70,3 @@ void farm_optimiser_update(const struct farm_optimiser_config *config, const str
     else
         loops->rmsprop(factors, grads + from, state->second + from, params + from, to - from);
 }
-
-float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
-                          float learning_rate, float *params, const float *grads) {
-    const double norm = sqrt(farm_optimiser_squares(grads, state->count));
-    struct farm_optimiser_factors factors;
-    if (!farm_optimiser_begin(config, state, learning_rate, norm, &factors)) return INFINITY;
-    farm_optimiser_update(config, state, &factors, 0, state->count, params, grads);
-    return (float)norm;
-}

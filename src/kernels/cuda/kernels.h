@@ -228,7 +228,7 @@ struct farm_cuda_sample {
 enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_cuda_sample *sample,
                                   struct farm_error *err);
 
-// ---- optimiser: farm_optimiser_step over vectors in device memory ----
+// ---- optimiser: farm_optimiser_begin and _update over vectors in device memory ----
 
 // In device memory, so that a captured graph can be replayed: the host copies the rate in, and the outcome out.
 struct farm_cuda_optimiser_control {
@@ -253,8 +253,8 @@ struct farm_cuda_optimiser {
 
 enum { FARM_CUDA_OPTIMISER_BLOCKS = 512, FARM_CUDA_OPTIMISER_SCRATCH_BYTES = FARM_CUDA_OPTIMISER_BLOCKS * 8 };
 
-// One update, as farm_optimiser_step: a norm that is not finite, or too large after clipping, changes neither
-// parameters nor moments nor step. The norm is summed in an order that depends on `count` alone.
+// One update: a norm that is not finite, or too large after clipping, changes neither parameters nor moments nor step.
+// The norm is summed in an order that depends on `count` alone.
 enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const struct farm_cuda_optimiser *optimiser,
                                           struct farm_error *err);
 
