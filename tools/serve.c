@@ -31,16 +31,15 @@ struct service {
     bool interrupted;
 };
 
-static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
-    return farm_run_consumer_tick(&((struct service *)context)->consumer);
-}
-
-// ---- the report ----
-
-static json_t *result_json(const struct service *service, const char *failure) {
+static enum farm_status report(const struct service *service, const char *failure, struct farm_error *err) {
     const struct farm_run *run = &service->run;
     const struct farm_run_plan *plan = &run->plan;
     const double wall_s = farm_run_events_wall_s(&run->events);
+    if (!service->options->json && service->consumer.path)
+        printf("%s steps of environments in %s; consumers: %llu; actors started again: %llu.\n",
+               farm_format_count((double)service->consumer.steps).text, farm_format_duration(wall_s).text,
+               (unsigned long long)service->consumer.consumers, (unsigned long long)run->change.restarts);
+    if (!service->options->json) return FARM_OK;
     json_t *document = farm_json_object(true);
     farm_json_set_text(document, "env", service->options->recipe.env);
     farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
@@ -55,41 +54,28 @@ static json_t *result_json(const struct service *service, const char *failure) {
     farm_json_set_int(document, "actor_restarts", run->change.restarts);
     farm_json_set_bool(document, "interrupted", service->interrupted);
     farm_json_set_text(document, "error", failure);
-    return document;
-}
-
-static enum farm_status report(const struct service *service, const char *failure, struct farm_error *err) {
-    if (!service->options->json && service->consumer.path)
-        printf("%s steps of environments in %s; consumers: %llu; actors started again: %llu.\n",
-               farm_format_count((double)service->consumer.steps).text,
-               farm_format_duration(farm_run_events_wall_s(&service->run.events)).text,
-               (unsigned long long)service->consumer.consumers, (unsigned long long)service->run.change.restarts);
-    if (!service->options->json) return FARM_OK;
-    json_t *document = result_json(service, failure);
     const enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
     return status;
 }
 
-// ---- the command ----
-
 static enum farm_status serve(struct service *service, struct farm_error *err) {
     struct farm_run *run = &service->run;
+    struct farm_run_consumer *consumer = &service->consumer;
     const struct options *options = service->options;
     const struct farm_run_request request = {.recipe = &options->recipe,
                                              .elastic = true,
                                              .quiet = options->quiet,
                                              .served = &options->served,
                                              .listen = options->listen.request};
-    enum farm_status status =
-        farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
-    if (!status) status = farm_run_make(run, &request, err);
+    enum farm_status status = farm_run_make(run, &request, err); // first: what is refused leaves no folder
+    if (!status) status = farm_run_consumer_open(consumer, run, (int)options->socket_fd, options->socket, err);
     if (status) return status;
     if (options->listen.insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
                       run->bridges.address);
-    run->workers.run_path = service->consumer.folder_name;
-    run->caller = (struct farm_run_caller){.context = service, .on_tick = on_tick};
+    run->workers.run_path = consumer->folder_name;
+    run->caller = (struct farm_run_caller){.context = consumer, .on_tick = farm_run_consumer_tick};
     if ((status = farm_run_build(run, err))) return status;
     if (options->socket && !options->quiet) farm_log_info("consumers connect to %s", options->socket);
     struct farm_error ignored;
@@ -114,7 +100,8 @@ static int run_command(const struct options *options) {
     farm_run_consumer_end(&service.consumer, status ? err.message : words);
     farm_run_free(&service.run);
     farm_run_consumer_free(&service.consumer);
-    return status ? farm_report_error(program, &err) : 0;
+    if (!status) return 0;
+    return service.consumer.consumers ? farm_report_error(program, &err) : refuse(options, &err);
 }
 
 // --numbers and --pass-fds.

@@ -22,8 +22,7 @@ static inline bool farm_step_renews(const struct farm_lane *lane, unsigned flags
 struct farm_validator {
     const struct farm_lane *shared; // the actor's arrays
     const struct farm_ring_spec *spec;
-    struct farm_lane
-        checked; // the same lane with own arrays of reward, flags, copied obs fields (and last ones) and LOCAL answers
+    struct farm_lane checked; // the lane with own arrays of reward, flags, copied obs and last fields, LOCAL answers
     bool copied[FARM_OBS_FIELDS_MAX]; // obs field f: i32, f32 or the action mask
     int mask;                         // obs field of action masks (kernels/head.h), or -1
     struct farm_bad_value first_bad;  // the lane's

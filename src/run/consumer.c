@@ -156,8 +156,10 @@ static void count_steps(struct farm_run_consumer *consumer) {
     farm_store_relaxed(&rings->stats->agent_steps, consumer->steps);
 }
 
-enum farm_supervisor_turn farm_run_consumer_tick(struct farm_run_consumer *consumer) {
+enum farm_supervisor_turn farm_run_consumer_tick(void *context, uint64_t now_ns) {
+    struct farm_run_consumer *consumer = context;
     struct farm_run *run = consumer->run;
+    (void)now_ns;
     farm_store_release(&run->rings.stats->ready, 1);
     count_steps(consumer);
     if (has_ended(consumer)) {

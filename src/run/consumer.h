@@ -27,8 +27,8 @@ struct farm_run_consumer {
 // folder; FARM_E_BUSY: another farm serves there.
 enum farm_status farm_run_consumer_open(struct farm_run_consumer *consumer, struct farm_run *run, int fd,
                                         const char *path, struct farm_error *err);
-// At every tick of the run: accepts and refuses. FARM_TURN_STOP: the consumer whose socket is inherited has ended.
-enum farm_supervisor_turn farm_run_consumer_tick(struct farm_run_consumer *consumer);
+// The run's on_tick: accepts and refuses. FARM_TURN_STOP: the consumer whose socket is inherited has ended.
+enum farm_supervisor_turn farm_run_consumer_tick(void *consumer, uint64_t now_ns);
 // After the run, before farm_run_free: sends the last words to a connected consumer.
 void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words);
 // To a consumer at this socket, instead of all else: why no farm starts.

@@ -25,6 +25,7 @@
 enum { PLACES_MAX = 65536, WORDS_MAX = 250, PASS_MAX = 4, STACK_MAX = 64, ALL_BELLS = UINT32_MAX };
 static const uint64_t CHECK_NS = 10000000;  // between two looks at the socket while lanes are always ready
 static const uint64_t SLEEP_NS = 100000000; // at most: an actor may have read the eventfd that another one wrote
+static const char no_room[] = "no room for descriptors (ulimit -n)";
 static const struct farm_window_shape any_window = {.stride = 1, .length = 1, .stack = 1};
 
 struct durations {
@@ -67,20 +68,15 @@ struct farm_consumer {
     struct place **listed;    // those of `bells`, whose count they have
     struct farm_ring **rings; // their rings
     uint32_t *rung;           // [place_count]
-    struct seat **queue;      // [place_count * model.lanes], a circle: lanes that wait and recv has not listed
+    uint32_t *queue;          // [place_count * model.lanes], a circle: lanes that wait and recv has not listed
     uint32_t room, head, queued;
     struct farm_doorbells bells;
     uint64_t spin_ns, checked_ns, waited_ns; // waited: in calls of recv since the last one that found a lane
     struct farm_stats stats;
-    struct durations recvs, answers; // since the last farm_consumer_stats
-    uint64_t agent_steps;            // since then, too
-    struct farm_error error;
+    struct durations waits[2];      // of recv, and from there to the answer; since the last farm_consumer_stats
+    uint64_t agent_steps;           // since then, too
+    struct farm_error *error, last; // NULL in a fork's child; of the last call that failed
 };
-
-// For functions that do not change a consumer otherwise.
-static struct farm_error *error_of(const struct farm_consumer *consumer) {
-    return consumer->mine ? (struct farm_error *)&consumer->error : NULL;
-}
 
 // Zeroed memory that a fork's child finds zeroed again.
 static void *map_unforked(size_t bytes) {
@@ -167,12 +163,14 @@ static bool copy_segments(const struct farm_ring *ring) {
     return done;
 }
 
-static void leave_place(struct place *place) {
+// False: it stays, unless it `must` leave, because held steps find no memory.
+static bool leave_place(struct place *place, bool must) {
     pthread_mutex_lock(&place->lock);
-    place->left = true;
+    place->left = place->users == 1 || copy_segments(&place->ring.rings[0]) || must;
+    if (!place->left) return pthread_mutex_unlock(&place->lock), false;
     farm_lanes_set_wake(&place->ring, 0, -1);
-    if (place->users > 1) copy_segments(&place->ring.rings[0]);
     end_use(place);
+    return true;
 }
 
 // ---- rings that join and leave ----
@@ -206,7 +204,7 @@ static void begin_place(const struct farm_consumer *consumer, struct place *plac
 static enum farm_status open_place(struct farm_consumer *consumer, struct farm_admission_request *request,
                                    struct farm_error *err) {
     const uint32_t r = request->ring;
-    if (request->fds[1] < 0) return farm_fail(err, FARM_E_LIMIT, "no room for descriptors (ulimit -n)");
+    if (request->fds[1] < 0) return farm_fail(err, FARM_E_LIMIT, no_room);
     if (r >= consumer->place_count || consumer->places[r])
         return farm_fail(err, FARM_E_INVALID, "there is no vacant place %u", r);
     struct farm_lanes ring;
@@ -269,17 +267,17 @@ static enum farm_status leave(struct farm_consumer *consumer, uint32_t r, struct
     const uint32_t head = consumer->head, count = consumer->queued;
     consumer->queued = 0;
     for (uint32_t i = 0; i < count; i++) { // the others keep their order
-        struct seat *seat = consumer->queue[(head + i) % consumer->room];
-        if (seat->place != place) consumer->queue[(head + consumer->queued++) % consumer->room] = seat;
+        const uint32_t lane = consumer->queue[(head + i) % consumer->room];
+        if (lane / consumer->model.lanes != r) consumer->queue[(head + consumer->queued++) % consumer->room] = lane;
     }
     consumer->places[r] = NULL;
     const enum farm_status status = list_places(consumer, err);
-    leave_place(place);
+    leave_place(place, true);
     return status;
 }
 
 // The seat goes on where the one before it is.
-static void continue_seat(struct farm_consumer *consumer, struct seat *seat, const struct seat *before) {
+static void continue_seat(struct seat *seat, const struct seat *before) {
     struct farm_stats ignored = {0}; // the step has been counted
     struct farm_intake_lane *lane = seat->lane;
     seat->base = before->base;
@@ -288,10 +286,6 @@ static void continue_seat(struct farm_consumer *consumer, struct seat *seat, con
     lane->taken = before->lane->taken && farm_lanes_take_in(lane, 0, &ignored);
     lane->queued = before->lane->queued;
     memcpy(lane->games, before->lane->games, lane->lane->width * sizeof *lane->games);
-    for (uint32_t i = 0; i < consumer->queued; i++) {
-        struct seat **queued = &consumer->queue[(consumer->head + i) % consumer->room];
-        if (*queued == before) *queued = seat;
-    }
 }
 
 bool farm_consumer_detach(struct farm_consumer *consumer, unsigned lane) {
@@ -304,40 +298,32 @@ bool farm_consumer_detach(struct farm_consumer *consumer, unsigned lane) {
                                            .up_writable = -1,
                                            .wake = ring->wake_fd < 0 ? -1 : dup(ring->wake_fd)};
     consumer->places[r] = NULL;
-    const bool made = !make_place(consumer, &again, &consumer->error);
+    const bool made = !make_place(consumer, &again, consumer->error);
     struct place *after = consumer->places[r];
-    pthread_mutex_lock(&before->lock);
-    before->left = made && copy_segments(ring);
-    pthread_mutex_unlock(&before->lock);
-    if (!before->left) {
+    for (uint32_t l = 0; l < consumer->model.lanes && made; l++) continue_seat(&after->seats[l], &before->seats[l]);
+    if (!made || !leave_place(before, false)) {
         consumer->places[r] = before;
-        if (made) leave_place(after);
+        if (made) leave_place(after, true);
         return false;
     }
-    for (uint32_t l = 0; l < consumer->model.lanes; l++) continue_seat(consumer, &after->seats[l], &before->seats[l]);
-    const bool listed = !list_places(consumer, &consumer->error);
-    farm_lanes_set_wake(&before->ring, 0, -1);
-    pthread_mutex_lock(&before->lock);
-    end_use(before);
+    const bool listed = !list_places(consumer, consumer->error);
     if (listed) begin_place(consumer, after);
     return listed;
 }
 
-// Carries out a request of the farm.
 static void carry_out(struct farm_consumer *consumer, struct farm_admission_request *request) {
     struct farm_admission_reply reply = {.ring = request->ring};
     if (request->kind == FARM_ADMISSION_END) {
         consumer->ended = true;
-        farm_fail(&consumer->error, FARM_E_DEAD, "%s", request->text);
+        farm_fail(consumer->error, FARM_E_DEAD, "%s", request->text);
     } else if (request->kind != FARM_ADMISSION_OPEN) {
         reply.status = request->kind == FARM_ADMISSION_JOIN ? join(consumer, request, &reply.error)
                                                             : leave(consumer, request->ring, &reply.error);
-        if (reply.status) consumer->error = reply.error;
+        if (reply.status) *consumer->error = reply.error;
         farm_admission_send_reply(consumer->socket, &reply);
     }
 }
 
-// Carries out all requests that have come.
 static void look_at_socket(struct farm_consumer *consumer, uint64_t now_ns) {
     struct farm_admission_request request;
     uint8_t byte;
@@ -347,10 +333,18 @@ static void look_at_socket(struct farm_consumer *consumer, uint64_t now_ns) {
         if (farm_admission_receive_request(consumer->socket, 0, &request)) carry_out(consumer, &request);
     if (consumer->ended || (got < 0 && (errno == EAGAIN || errno == EINTR))) return;
     consumer->ended = true;
-    farm_fail(&consumer->error, FARM_E_DEAD, "the farm has ended (its messages are on stderr)");
+    farm_fail(consumer->error, FARM_E_DEAD, "the farm has ended (its messages are on stderr)");
 }
 
 // ---- waiting ----
+
+static struct seat *find_seat(const struct farm_consumer *consumer, unsigned lane) {
+    const uint32_t r = consumer->mine ? lane / consumer->model.lanes : 0;
+    if (consumer->mine && r < consumer->place_count && consumer->places[r])
+        return &consumer->places[r]->seats[lane % consumer->model.lanes];
+    farm_fail(consumer->error, FARM_E_INVALID, "there is no lane %u", lane);
+    return NULL;
+}
 
 static void clear_answer(const struct farm_lane *lane, uint32_t field, uint64_t n) {
     memset(farm_lane_answer_at(lane, field, n, 0), 0, lane->answer[field].rows * lane->answer[field].bytes);
@@ -363,7 +357,7 @@ static void take_in(struct farm_consumer *consumer, struct seat *seat) {
     lane->taken = lane->queued = true;
     for (uint32_t f = 0; f < lane->lane->answer_count; f++)
         if (seat->written >> f & 1 || !lane->answered) clear_answer(lane->lane, f, lane->answered);
-    consumer->queue[(consumer->head + consumer->queued++) % consumer->room] = seat;
+    consumer->queue[(consumer->head + consumer->queued++) % consumer->room] = seat->number;
 }
 
 static void take_in_rung(struct farm_consumer *consumer) {
@@ -436,11 +430,11 @@ int farm_consumer_recv(struct farm_consumer *consumer, unsigned least, unsigned 
             return 0;
         }
     }
-    add_duration(&consumer->recvs, now - start + consumer->waited_ns);
+    add_duration(&consumer->waits[0], now - start + consumer->waited_ns);
     consumer->waited_ns = 0;
     unsigned count = 0;
     for (; count < most && consumer->queued; count++, consumer->queued--) {
-        struct seat *seat = consumer->queue[consumer->head];
+        struct seat *seat = find_seat(consumer, consumer->queue[consumer->head]);
         consumer->head = (consumer->head + 1) % consumer->room;
         seat->lane->queued = false;
         seat->listed_ns = now;
@@ -450,14 +444,6 @@ int farm_consumer_recv(struct farm_consumer *consumer, unsigned least, unsigned 
 }
 
 // ---- reading ----
-
-static struct seat *find_seat(const struct farm_consumer *consumer, unsigned lane) {
-    const uint32_t r = consumer->mine ? lane / consumer->model.lanes : 0;
-    if (consumer->mine && r < consumer->place_count && consumer->places[r])
-        return &consumer->places[r]->seats[lane % consumer->model.lanes];
-    farm_fail(error_of(consumer), FARM_E_INVALID, "there is no lane %u", lane);
-    return NULL;
-}
 
 const void *farm_consumer_field(const struct farm_consumer *consumer, unsigned lane, uint64_t step, unsigned steps,
                                 unsigned field) {
@@ -472,7 +458,7 @@ const void *farm_consumer_field(const struct farm_consumer *consumer, unsigned l
                    first = last ? answered - (answered > 0) : consumed_of(seat);
     const uint32_t room = last ? 1 : at->steps - (uint32_t)farm_lane_slot(at, step);
     if (step >= first && step < end && steps && steps <= end - step && steps <= room) return rows;
-    farm_fail(error_of(consumer), FARM_E_INVALID, "lane %u has no field %u of %u neighbouring steps from %llu on", lane,
+    farm_fail(consumer->error, FARM_E_INVALID, "lane %u has no field %u of %u neighbouring steps from %llu on", lane,
               field, steps, (unsigned long long)step);
     return NULL;
 }
@@ -509,7 +495,7 @@ bool farm_consumer_gather(const struct farm_consumer *consumer, const struct far
         const struct farm_lane *lane = seat->lane->lane;
         const unsigned f = field - FARM_VIEW_OBS, frames = count_frames(seat, ready[i].step, stack);
         if (f >= lane->obs_count || !frames || stack > STACK_MAX) {
-            farm_fail(error_of(consumer), FARM_E_INVALID,
+            farm_fail(consumer->error, FARM_E_INVALID,
                       "field %u, %u frames: observations only, at most %d, and farm_consumer_keep keeps all but one",
                       field, stack, STACK_MAX);
             return false;
@@ -529,7 +515,7 @@ bool farm_consumer_gather(const struct farm_consumer *consumer, const struct far
 static struct seat *find_waiting(const struct farm_consumer *consumer, unsigned lane) {
     struct seat *seat = find_seat(consumer, lane);
     if (!seat || (seat->lane->taken && !seat->lane->queued)) return seat;
-    return farm_fail(error_of(consumer), FARM_E_INVALID, "lane %u does not wait for an answer", lane), NULL;
+    return farm_fail(consumer->error, FARM_E_INVALID, "lane %u does not wait for an answer", lane), NULL;
 }
 
 // Where an answer field of the waiting step lies. Zeros until now, if nothing has been written there before.
@@ -546,7 +532,7 @@ void *farm_consumer_answer_field(struct farm_consumer *consumer, unsigned lane, 
     if (!seat) return NULL;
     if (field >= FARM_VIEW_ACTION && field <= FARM_VIEW_VALUE)
         return open_answer(seat, field - FARM_VIEW_ACTION + FARM_ANSWER_ACTION);
-    return farm_fail(&consumer->error, FARM_E_INVALID, "field %u is no answer", field), NULL;
+    return farm_fail(consumer->error, FARM_E_INVALID, "field %u is no answer", field), NULL;
 }
 
 bool farm_consumer_control(struct farm_consumer *consumer, unsigned lane, uint32_t env, const uint64_t *seed,
@@ -557,7 +543,7 @@ bool farm_consumer_control(struct farm_consumer *consumer, unsigned lane, uint32
     bool ok = field && env < consumer->model.width;
     for (uint32_t i = 0; numbers && i < count; i++) ok = ok && !isinf(numbers[i]);
     if (!ok)
-        return farm_fail(&consumer->error, FARM_E_INVALID, "environment %u cannot be reset%s", env,
+        return farm_fail(consumer->error, FARM_E_INVALID, "environment %u cannot be reset%s", env,
                          field ? " with these numbers" : ": the farm has no forced resets"),
                false;
     uint64_t *words = (uint64_t *)open_answer(seat, field) + env * (FARM_CONTROL_NUMBERS + count);
@@ -576,12 +562,12 @@ static bool check_answer(const struct farm_consumer *consumer, unsigned lane) {
     const int32_t *values = farm_lane_action(seat->lane->lane, seat->lane->answered, 0);
     const size_t bad = farm_action_find_invalid(action, values, consumer->model.width);
     if (bad < (size_t)action->dims * consumer->model.width)
-        return farm_fail(error_of(consumer), FARM_E_INVALID,
+        return farm_fail(consumer->error, FARM_E_INVALID,
                          "lane %u environment %zu: number %zu of the action is %s (%d)", lane, bad / action->dims,
                          bad % action->dims,
                          action->kind == FARM_ACTION_CONTINUOUS ? "not finite" : "not one of its choices", values[bad]),
                false;
-    if (seat->answering) return farm_fail(error_of(consumer), FARM_E_INVALID, "lane %u is answered twice", lane), false;
+    if (seat->answering) return farm_fail(consumer->error, FARM_E_INVALID, "lane %u is answered twice", lane), false;
     return seat->answering = true;
 }
 
@@ -609,7 +595,7 @@ bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes,
         consumer->stats.bad_values += seat->lane->bad;
         seat->lane->answered++;
         seat->lane->taken = false;
-        add_duration(&consumer->answers, now - seat->listed_ns);
+        add_duration(&consumer->waits[1], now - seat->listed_ns);
     }
     return true;
 }
@@ -623,7 +609,7 @@ void *farm_consumer_hold(struct farm_consumer *consumer, unsigned lane, uint64_t
     seat->place->users += held;
     pthread_mutex_unlock(&seat->place->lock);
     if (held) return seat;
-    return farm_fail(&consumer->error, FARM_E_INVALID, "lane %u does not hold step %llu", lane,
+    return farm_fail(consumer->error, FARM_E_INVALID, "lane %u does not hold step %llu", lane,
                      (unsigned long long)step),
            NULL;
 }
@@ -641,7 +627,7 @@ void farm_consumer_keep(struct farm_consumer *consumer, unsigned steps) {
 // ---- what it is ----
 
 const char *farm_consumer_error(const struct farm_consumer *consumer) {
-    return consumer->mine ? consumer->error.message : "a fork's child cannot use its parent's consumer";
+    return consumer->mine ? consumer->last.message : "a fork's child cannot use its parent's consumer";
 }
 
 pid_t farm_consumer_pid(const struct farm_consumer *consumer) {
@@ -682,22 +668,22 @@ bool farm_consumer_state(const struct farm_consumer *consumer, unsigned lane, st
 }
 
 void farm_consumer_stats(struct farm_consumer *consumer, struct farm_consumer_stats *stats) {
-    struct durations *all[] = {&consumer->recvs, &consumer->answers};
     double us[2][2] = {{0}};
     for (int i = 0; i < 2 * consumer->mine; i++) {
-        const size_t count = all[i]->count < 1024 ? all[i]->count : 1024;
-        farm_sort(all[i]->us, count);
-        for (int k = 0; k < 2 && count; k++) us[i][k] = farm_quantile(all[i]->us, count, k ? 0.95 : 0.5);
+        struct durations *all = &consumer->waits[i];
+        const size_t count = all->count < 1024 ? all->count : 1024;
+        farm_sort(all->us, count);
+        for (int k = 0; k < 2 && count; k++) us[i][k] = farm_quantile(all->us, count, k ? 0.95 : 0.5);
     }
-    *stats = (struct farm_consumer_stats){consumer->recvs.count,
-                                          consumer->answers.count,
-                                          consumer->agent_steps,
-                                          consumer->stats.bad_values,
-                                          us[0][0],
-                                          us[0][1],
-                                          us[1][0],
-                                          us[1][1]};
-    consumer->recvs.count = consumer->answers.count = consumer->agent_steps = consumer->stats.bad_values = 0;
+    *stats = (struct farm_consumer_stats){.recvs = consumer->waits[0].count,
+                                          .answers = consumer->waits[1].count,
+                                          .agent_steps = consumer->agent_steps,
+                                          .bad_values = consumer->stats.bad_values,
+                                          .recv_wait_p50_us = us[0][0],
+                                          .recv_wait_p95_us = us[0][1],
+                                          .answer_wait_p50_us = us[1][0],
+                                          .answer_wait_p95_us = us[1][1]};
+    consumer->waits[0].count = consumer->waits[1].count = consumer->agent_steps = consumer->stats.bad_values = 0;
 }
 
 // ---- start and end ----
@@ -705,7 +691,7 @@ void farm_consumer_stats(struct farm_consumer *consumer, struct farm_consumer_st
 int farm_consumer_close(struct farm_consumer *consumer) {
     if (!consumer || !consumer->mine) return 0;
     for (uint32_t r = 0; r < consumer->place_count; r++)
-        if (consumer->places && consumer->places[r]) leave_place(consumer->places[r]);
+        if (consumer->places && consumer->places[r]) leave_place(consumer->places[r], true);
     farm_doorbells_free(&consumer->bells);
     shutdown(consumer->socket, SHUT_RDWR); // a fork's child may hold the descriptor, too
     close(consumer->socket);
@@ -731,8 +717,9 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
     struct farm_admission_request request;
     enum farm_status status = await_request(consumer, &request, err);
     if (status) return status;
-    if (request.kind != FARM_ADMISSION_OPEN || request.fds[1] < 0 || request.ring - 1 >= PLACES_MAX)
+    if (request.kind != FARM_ADMISSION_OPEN || request.ring - 1 >= PLACES_MAX)
         return farm_fail(err, FARM_E_FORMAT, "the other side is not `farm serve`");
+    if (request.fds[1] < 0) return farm_fail(err, FARM_E_LIMIT, no_room);
     close(request.fds[0]);
     consumer->bell = request.fds[1];
     if (request.shard != FARM_ADMISSION_VERSION)
@@ -740,12 +727,12 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
                          request.shard, FARM_ADMISSION_VERSION);
     const uint32_t sent = request.joins, joins = sent ? sent : 1, places = request.ring;
     consumer->place_count = places;
-    consumer->places = calloc((4 + FARM_LANES_MAX) * (size_t)places, sizeof *consumer->places);
+    consumer->places = calloc(places, 3 * sizeof *consumer->places + (1 + FARM_LANES_MAX) * sizeof *consumer->rung);
     if (!consumer->places) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", places);
     consumer->listed = consumer->places + places;
     consumer->rings = (struct farm_ring **)(consumer->listed + places);
     consumer->rung = (uint32_t *)(consumer->rings + places);
-    consumer->queue = (struct seat **)(consumer->rings + 2 * (size_t)places);
+    consumer->queue = consumer->rung + places;
     for (uint32_t i = 0; i < joins && !consumer->ended && !status;) {
         status = await_request(consumer, &request, err);
         if (status) return status;
@@ -756,7 +743,7 @@ static enum farm_status receive_lanes(struct farm_consumer *consumer, struct far
         i += request.kind == FARM_ADMISSION_JOIN;
     }
     if (status) return status;
-    if (!consumer->bells.count) return *err = consumer->error, farm_fail_in(err, FARM_E_DEAD, "no lanes");
+    if (!consumer->bells.count) return *err = *consumer->error, farm_fail_in(err, FARM_E_DEAD, "no lanes");
     consumer->room = places * consumer->model.lanes;
     return FARM_OK;
 }
@@ -771,6 +758,7 @@ static struct farm_consumer *open_consumer(int end, struct farm *farm, pid_t pid
         return snprintf(error, error_bytes, "no memory for a consumer"), NULL;
     }
     consumer->mine = true;
+    consumer->error = &consumer->last;
     consumer->socket = end;
     consumer->bell = consumer->bells.eventfd = -1;
     consumer->farm = farm;
