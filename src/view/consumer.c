@@ -73,7 +73,7 @@ struct farm_consumer {
     struct farm_doorbells bells;
     uint64_t spin_ns, checked_ns, waited_ns; // waited: in calls of recv since the last one that found a lane
     struct farm_stats stats;
-    struct durations waits[2];      // of recv, and from there to the answer; since the last farm_consumer_stats
+    struct durations waits[2];      // recv's, and those for answers; since the last farm_consumer_stats
     uint64_t agent_steps;           // since then, too
     struct farm_error *error, last; // NULL in a fork's child; of the last call that failed
 };
