@@ -444,9 +444,9 @@ class Consumer {
             "{sssIsOsOsO}", "kind", kinds[a.kind], "dims", a.dims, "sizes", tuple_of(a.sizes, a.dims).ptr(), "low",
             tuple_of(a.low, a.dims).ptr(), "high", tuple_of(a.high, a.dims).ptr()));
         return nb::steal<nb::dict>(Py_BuildValue(
-            "{sOsOsIsIsnsIsNsNsO}", "obs", obs.ptr(), "action", action.ptr(), "width", shape.width, "steps",
+            "{sOsOsIsIsnsIsNsO}", "obs", obs.ptr(), "action", action.ptr(), "width", shape.width, "steps",
             shape.steps, "places", (Py_ssize_t)state.size(), "frames_per_step", env.frames_per_step, "same_step",
-            PyBool_FromLong(shape.same_step), "controls", PyBool_FromLong(shape.controls), "numbers", numbers.ptr()));
+            PyBool_FromLong(shape.same_step), "numbers", numbers.ptr()));
     }
 
     nb::typed<nb::dict, nb::str, double> stats() {

@@ -1,14 +1,9 @@
 """Windows of a lane's steps for a policy of the caller's own: `for w in env.collect(policy, steps=128)`.
 
-A policy is any callable `policy(obs, first, state) -> action, extras, state` over numpy arrays with a row for each environment:
-
-    obs      [rows, (stack,) ...], or a dict of them by name;   first [rows] bool: the observation begins an episode
-    state    what the policy remembers, an array or a tuple of arrays [rows, ...], reset in rows with `first`; None without `state=`
-    action   [rows, ...];   extras: None, or a dict of arrays [rows, ...] to find again in the windows. Extras and state may be left out
-
-It is called with whichever lanes are ready, so the number of rows varies. A torch nn.Module is called with tensors, without gradients;
-`on_torch` does the same with a function, `on_jax` pads rows so that jit compiles seldom. The lanes' rings are the rollout buffer: a
-window's observations and actions are views, not overwritten while it or a view lives. An actor whose ring is full of them waits.
+`policy(obs, first, state) -> action, extras, state` gets numpy arrays with a row for each environment of the lanes that are ready. first: the
+observation begins an episode. extras: None, or a dict of arrays to find again in the windows. state: what the policy remembers, an array or a
+tuple of arrays, reset in rows with `first`; None without `state=`. Extras and state may be left out. An nn.Module is called with tensors.
+The lanes' rings are the rollout buffer: nothing overwrites a window while it or a view of it lives, and an actor whose ring is full waits.
 """
 
 import sys
@@ -32,7 +27,7 @@ LOOK_S, STALL_S = 1.0, 10.0  # between looks at which lanes are there; without a
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
     """Of the arrays in tuples and dicts."""
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, tuple):
         return tuple(_each(function, one) for one in value)
     if isinstance(value, dict):
         return {name: _each(function, one) for name, one in value.items()}
@@ -70,13 +65,11 @@ class Window:
     """Steps start to start + T of the W environments of a lane; [T, W, ...] unless said otherwise. Index t is about the action of
     observation t: its reward and end, which came with the next step.
 
-    obs         view, without stacked frames (those: gather); a dict by name of several fields
-    last_obs    [W, (stack,) ...] of step start + T, as the policy gets it
-    action      view;   extras: what the policy returned, by name
+    obs, action  views, without stacked frames (those: gather); obs a dict by name of several fields.   extras: what the policy returned
+    last_obs     [W, (stack,) ...] of step start + T, as the policy gets it;   first, last_first [W]: the observation begins an episode
     reward, terminated, truncated;   game_end: with one of these, a whole game and not only a life ended
-    valid       false from an episode's end to the next start, and where an episode was abandoned: its actor died
-    first       observation t begins an episode;   last_first [W]: of last_obs
-    state       of the policy at `start`, [W, ...];   lane, start, env_ids [W]
+    valid        false from an episode's end to the next start, and where an episode was abandoned: its actor died
+    state        of the policy at `start`, [W, ...];   lane, start, env_ids [W]
     """
 
     def __init__(self, collector: "_Collector", lane: int, start: int, state: Any, hold: Any) -> None:
@@ -137,7 +130,7 @@ class _Collector:
         self.names = {field["name"]: OBS + i for i, field in enumerate(spec["obs"]) if field["name"] in pool._names}
         self.lanes, self.complete = dict[int, SimpleNamespace](), list[Window]()  # start: of the window that fills; -1: none
         self.extras = dict[str, Array]()  # [places, T, W, ...]: of the windows that fill
-        self.single = not isinstance(state, (tuple, list))
+        self.single = not isinstance(state, tuple)
         self.fresh = () if state is None else _each(np.asarray, (state,) if self.single else state)
         self.state, self.idle_since = [np.tile(one, (spec["places"], self.width, *[1] * one.ndim)) for one in self.fresh], time.monotonic()
 

@@ -31,6 +31,10 @@ def _spec(space: Any, count: int, device: Any) -> Any:
     return Bounded(low, high, shape=shape, dtype=dtype, device=device)
 
 
+def _parts(observations: Any) -> dict[str, Any]:
+    return observations if isinstance(observations, dict) else {"observation": observations}
+
+
 class Env(EnvBase):
     """`env`, `options`: as actorfarm.make has them."""
 
@@ -49,9 +53,8 @@ class Env(EnvBase):
         self._ended = np.zeros(num_envs, bool)
 
     def _tensors(self, observations: Any, **more: Any) -> TensorDict:
-        parts = observations if isinstance(observations, dict) else {"observation": observations}
-        more = {name: value.reshape(-1, 1) for name, value in more.items()}
-        return TensorDict({name: torch.from_numpy(part) for name, part in {**parts, **more}.items()}, self.batch_size).to(self.device or "cpu")
+        parts = {**_parts(observations), **{name: value.reshape(-1, 1) for name, value in more.items()}}
+        return TensorDict({name: torch.from_numpy(part) for name, part in parts.items()}, self.batch_size).to(self.device or "cpu")
 
     def _reset(self, tensordict: Any = None, **_: Any) -> TensorDict:
         mask = tensordict.get("_reset", None) if tensordict is not None else None
@@ -66,14 +69,12 @@ class Env(EnvBase):
 
     def _step(self, tensordict: Any) -> TensorDict:
         self._now, rewards, terminated, truncated, info = self.vector.step(tensordict.get("action").cpu().numpy())
-        self._ended, shown = terminated | truncated, self._now
+        self._ended, shown = terminated | truncated, _parts(self._now)
         if self._ended.any():
-            several = isinstance(shown, dict)
-            shown = {name: part.copy() for name, part in shown.items()} if several else shown.copy()
+            shown = {name: part.copy() for name, part in shown.items()}
             for i in np.flatnonzero(self._ended):
-                final = info["final_obs"][i]
-                for part, last in [(shown[name], final[name]) for name in shown] if several else [(shown, final)]:
-                    part[i] = last
+                for name, last in _parts(info["final_obs"][i]).items():
+                    shown[name][i] = last
         return self._tensors(shown, reward=rewards, done=self._ended.copy(), terminated=terminated, truncated=truncated)
 
     def _set_seed(self, seed: int | None) -> None:
