@@ -799,7 +799,7 @@ struct farm_consumer *farm_consumer_connect(const char *path, char *error, size_
     struct ucred peer = {.uid = (uid_t)-1};
     const int file = open(path, O_PATH | O_CLOEXEC), end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", file); // `path` may be longer
-    const bool connected = file >= 0 && !connect(end, (struct sockaddr *)&address, sizeof address);
+    const bool connected = file >= 0 && end >= 0 && !connect(end, (struct sockaddr *)&address, sizeof address);
     if (!connected) snprintf(error, error_bytes, "no `farm serve --socket %s` runs: %s", path, strerror(errno));
     if (file >= 0) close(file);
     if (connected && !getsockopt(end, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){sizeof peer}) &&
