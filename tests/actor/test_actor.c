@@ -215,7 +215,7 @@ static void stop_actor(struct farm *farm) {
 
 static void check_ring(struct farm *farm) {
     char text[4096];
-    verify_ring(&farm->learner, text, sizeof text);
+    verify_lanes(&farm->learner, text, sizeof text);
     for (const char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) // the environment's NaN
         cr_assert_not_null(strstr(line, "reward is not finite"), "%s", line);
 }

@@ -213,7 +213,7 @@ static void sample_counters(struct farm *farm, uint64_t now_ns) {
 
 static void verify_ring(struct farm *farm, size_t actor, const char *when) {
     char text[400];
-    if (verify_ring(&farm->rings[actor], text, sizeof text))
+    if (verify_lanes(&farm->rings[actor], text, sizeof text))
         chaos_violation(farm->shared, "%s, ring of actor %zu: %s", when, actor, text);
     farm->shared->totals.rings_verified++;
 }

@@ -117,7 +117,7 @@ static void expect_exact_figures(void) {
     cr_assert_lt(stats()->infer_rows, rows + LANES * WIDTH, "at most a part of a lane was computed for nothing");
     cr_assert_eq(stats()->windows, stats()->updates * farm.config.algo.batch);
     char findings[2000];
-    const int count = actor()->spoil ? 0 : verify_ring(&farm.views[0], findings, sizeof findings);
+    const int count = actor()->spoil ? 0 : verify_lanes(&farm.views[0], findings, sizeof findings);
     cr_assert_eq(count, 0, "%s", findings);
 }
 

@@ -214,7 +214,7 @@ Test(ring, a_local_actor_waits_for_room_and_grants) {
     publish_step(actor, true);
     expect_sound(&v.made);
     farm_lane_release(&v.learner.lanes[0], 6);
-    cr_assert_eq(verify_ring(&v.made, text, sizeof text), 1);
+    cr_assert_eq(verify_lanes(&v.made, text, sizeof text), 1);
     cr_assert(strstr(text, "lane 0: 6 steps consumed but 5 answered"), "%s", text);
 }
 
@@ -297,14 +297,14 @@ Test(ring, verify_finds_every_kind_of_damage_and_none_in_a_sound_ring) {
     char text[2048], other[2048];
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         with_views v = sound_views();
-        cr_assert_eq(verify_ring(&v.made, text, sizeof text), 0, "%s", text);
+        cr_assert_eq(verify_lanes(&v.made, text, sizeof text), 0, "%s", text);
         cr_assert_str_eq(text, "");
         damage_ring(&v, i);
-        int findings = verify_ring(&v.made, text, sizeof text);
+        int findings = verify_lanes(&v.made, text, sizeof text);
         cr_assert_gt(findings, 0, "not found: %s", damages[i].says);
         cr_assert(strstr(text, damages[i].says), "'%s' does not say '%s'", text, damages[i].says);
         // Every view has the same findings.
-        cr_assert_eq(verify_ring(&v.learner, other, sizeof other), findings);
+        cr_assert_eq(verify_lanes(&v.learner, other, sizeof other), findings);
         cr_assert_str_eq(other, text);
     }
 }
@@ -322,7 +322,7 @@ Test(ring, verify_counts_findings_beyond_the_text) {
     for (size_t bytes = 0; bytes < 200; bytes++) {
         char text[256];
         memset(text, 'x', sizeof text);
-        cr_assert_eq(verify_ring(&v.made, text, bytes), 14);
+        cr_assert_eq(verify_lanes(&v.made, text, bytes), 14);
         cr_assert_eq(text[bytes], 'x', "written beyond %zu bytes", bytes);
         cr_assert(bytes == 0 || memchr(text, 0, bytes), "not terminated in %zu bytes", bytes);
     }

@@ -87,7 +87,7 @@ static inline void lend_ring(const struct farm_ring *made, int fds[2]) {
 
 static inline void expect_sound(const struct farm_ring *ring) {
     char text[2048];
-    must_hold(verify_ring(ring, text, sizeof text) == 0, text);
+    must_hold(verify_lanes(ring, text, sizeof text) == 0, text);
 }
 
 // The observation of environment e at step n.

@@ -53,7 +53,7 @@ static inline void verify_step(const struct farm_lane *lane, uint32_t l, uint64_
 
 // Checks a ring after a crash. Returns the number of broken rules (0: sound) and writes one line each, with lane and
 // step, into text. A ring in use may appear one step off.
-static inline int verify_ring(const struct farm_ring *ring, char *text, size_t text_bytes) {
+static inline int verify_lanes(const struct farm_ring *ring, char *text, size_t text_bytes) {
     struct findings findings = {.text = text, .bytes = text_bytes};
     if (text_bytes) text[0] = 0;
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
