@@ -10,6 +10,7 @@
 #include <farm/consumer.h>
 #include <numeric>
 #include <pthread.h>
+#include <unistd.h>
 
 using namespace nb::literals;
 using Lanes = std::vector<uint32_t>;
@@ -20,6 +21,26 @@ using Arrays = nb::typed<nb::tuple, Array, nb::ellipsis>;
 static std::atomic<uint64_t> process_forks{0}; // more in a fork's child
 struct farm_ended : std::runtime_error {       // its last words
     using std::runtime_error::runtime_error;
+};
+
+// The interpreter is released while one lives. As it ends, Python ends daemon threads in RestoreThread by pthread_exit,
+// whose unwinding C++ functions do not survive: such a thread suspends.
+class Released {
+    PyThreadState *state = PyEval_SaveThread();
+    struct Forever {
+        bool unwinds = true;
+        ~Forever() {
+            while (unwinds) ::pause();
+        }
+    };
+    static void restore(PyThreadState *state) {
+        Forever forever;
+        PyEval_RestoreThread(state);
+        forever.unwinds = false;
+    }
+
+  public:
+    ~Released() { restore(state); }
 };
 
 struct Row { // one environment of a lane's waiting step
@@ -69,7 +90,7 @@ class Consumer {
         texts.push_back(nullptr);
         char error[512] = "";
         {
-            nb::gil_scoped_release released;
+            Released released;
             consumer = socket
                            ? farm_consumer_connect(socket->c_str(), error, sizeof error)
                            : farm_consumer_start(texts.data(), pass_fds.data(), pass_fds.size(), error, sizeof error);
@@ -91,7 +112,7 @@ class Consumer {
         if (!consumer || forks != process_forks) return; // a child leaves its parent's farm alone
         if (busy.exchange(true, std::memory_order_acquire))
             refuse(PyExc_RuntimeError, "another thread is in a call of this consumer, so it cannot be closed");
-        nb::gil_scoped_release released;
+        Released released;
         farm_consumer_close(consumer);
         consumer = nullptr;
         busy = false;
@@ -126,7 +147,7 @@ class Consumer {
             if (timeout) slice = std::min(slice, nanoseconds(end - steady_clock::now()));
             if (slice.count() <= 0) break;
             {
-                nb::gil_scoped_release released;
+                Released released;
                 count = farm_consumer_recv(consumer, least, most, slice.count(), listed.data());
             }
             if (count <= 0 && PyErr_CheckSignals()) throw nb::python_error();
@@ -300,7 +321,7 @@ class Consumer {
         for (const farm_ready &step : ready) from.push_back(at(step.lane, step.step, 1, field));
         bool done = true;
         {
-            nb::gil_scoped_release released;
+            Released released;
             if (stack > 1) done = farm_consumer_gather(consumer, ready.data(), ready.size(), field, stack, values);
             for (size_t i = 0; i < from.size() && stack <= 1; i++)
                 memcpy((char *)values + i * one.bytes, from[i], one.bytes);
@@ -443,10 +464,10 @@ class Consumer {
         nb::object action = nb::steal(Py_BuildValue(
             "{sssIsOsOsO}", "kind", kinds[a.kind], "dims", a.dims, "sizes", tuple_of(a.sizes, a.dims).ptr(), "low",
             tuple_of(a.low, a.dims).ptr(), "high", tuple_of(a.high, a.dims).ptr()));
-        return nb::steal<nb::dict>(Py_BuildValue(
-            "{sOsOsIsIsnsIsNsO}", "obs", obs.ptr(), "action", action.ptr(), "width", shape.width, "steps",
-            shape.steps, "places", (Py_ssize_t)state.size(), "frames_per_step", env.frames_per_step, "same_step",
-            PyBool_FromLong(shape.same_step), "numbers", numbers.ptr()));
+        return nb::steal<nb::dict>(
+            Py_BuildValue("{sOsOsIsIsnsIsNsO}", "obs", obs.ptr(), "action", action.ptr(), "width", shape.width, "steps",
+                          shape.steps, "places", (Py_ssize_t)state.size(), "frames_per_step", env.frames_per_step,
+                          "same_step", PyBool_FromLong(shape.same_step), "numbers", numbers.ptr()));
     }
 
     nb::typed<nb::dict, nb::str, double> stats() {

@@ -210,7 +210,8 @@ class Ends(unittest.TestCase):
     def test_views_and_farms_outlive_the_interpreter(self):
         """Without a word on stderr, and with the farm's end."""
         status, out, err = run("""
-            import actorfarm, numpy as np, threading
+            import actorfarm, numpy as np, threading, warnings
+            warnings.simplefilter("ignore")  # the kept observation fills its ring
             def start():
                 global env, obs
                 env = actorfarm.make("native/catch", 4, 2, actors=1)
@@ -219,7 +220,11 @@ class Ends(unittest.TestCase):
             thread.start(), thread.join()
             for _ in range(20):
                 env.step(np.zeros(2, int))  # the farm outlives the thread that started it
-            print(env.consumer.pid)
+            print(env.consumer.pid, flush=True)
+            def wait():
+                while True:
+                    env.step(np.zeros(2, int))
+            threading.Thread(target=wait, daemon=True).start()
         """)
         self.assertEqual((status, err), (0, ""))
         deadline = time.monotonic() + LIMIT_S
