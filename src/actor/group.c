@@ -24,7 +24,6 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  .width = width,
                                  .bad_values = config->bad_values,
                                  .obs_far = config->obs_far,
-                                 .serves = ring->autoreset || farm_ring_spec_find(ring, "control"),
                                  .call = call};
     if (farm_head_mask_field(group->spec, &group->mask, NULL)) group->mask = -1; // the learner refuses it
     group->envs = calloc(width, sizeof *group->envs);
@@ -306,7 +305,6 @@ static enum farm_status step_lane(struct farm_group *group, struct farm_lane *la
 }
 
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
-    if (!group->serves) return step_lane(group, lane, err);
     enum farm_status status = group->numbers ? farm_control_obey(group, lane, err) : FARM_OK;
     if (!status) status = step_lane(group, lane, err);
     return status || !lane->last[0] ? status : renew_ended(group, lane, err);

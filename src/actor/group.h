@@ -58,7 +58,6 @@ struct farm_group {
     struct farm_call *call; // records the present call
     bool warned;            // about senseless numbers
     bool obs_far;           // observations may be stored past the caches: farm/obs.h
-    bool serves;            // resets on request, or in the step that ends an episode
 };
 
 // Makes the environments of lane number `lane` of this actor. Environment e of lane l has the seed
