@@ -71,9 +71,6 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
     enum farm_status status = farm_run_make(run, &request, err); // first: what is refused leaves no folder
     if (!status) status = farm_run_consumer_open(consumer, run, (int)options->socket_fd, options->socket, err);
     if (status) return status;
-    if (options->listen.insecure)
-        farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
-                      run->bridges.address);
     run->workers.run_path = consumer->folder_name;
     run->caller = (struct farm_run_caller){.context = consumer, .on_tick = farm_run_consumer_tick};
     if ((status = farm_run_build(run, err))) return status;
@@ -176,16 +173,12 @@ int farm_cmd_serve(int argc, char **argv) {
         .program = program,
         .synopsis = "--env E --socket PATH [--steps C] [--actors N] [--listen ADDR:PORT --key FILE] [--json] "
                     "[--KEY VALUE ...]",
-        .about =
-            "Runs actors without a learner. A program of your own, the consumer, reads their observations in place "
-            "and\n"
-            "answers them: by actorfarm in Python (docs/PYTHON.md), or by farm/consumer.h in C. It may end, and "
-            "another\n"
-            "one continue where it was; without one the environments wait. One process of the same user at a time.\n"
-            "`farm actors FOLDER +N` adds actors while it runs, FOLDER being the socket's. With --listen, actors of "
-            "other\n"
-            "machines join by `farm bridge --connect`. No recipe counts: environments have their own defaults. Ctrl-C\n"
-            "ends it, with exit status 0.",
+        .about = "Runs actors without a learner. A program of your own, the consumer, reads observations in place and\n"
+                 "answers them: by actorfarm in Python (docs/PYTHON.md), or by farm/consumer.h in C. It may end and\n"
+                 "another one continue; without one the environments wait. One process of the same user at a time.\n"
+                 "`farm actors FOLDER +N` adds actors while it runs; FOLDER: the socket's. With --listen, actors of\n"
+                 "other machines join by `farm bridge --connect`. No recipe counts: environments have their own\n"
+                 "defaults. Ctrl-C ends it, with exit status 0.",
         .examples = "  farm serve --env ale/Pong --socket /tmp/pong/farm\n"
                     "  farm serve --env native/cartpole --socket /tmp/poles/farm --actors 2 --lanes 4 "
                     "--envs-per-actor 64\n"

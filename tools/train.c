@@ -714,9 +714,6 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     const struct farm_run_request request = {
         .recipe = &options->recipe, .elastic = true, .quiet = options->quiet, .listen = options->listen.request};
     enum farm_status status = farm_run_make(run, &request, err);
-    if (!status && options->listen.insecure)
-        farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
-                      run->bridges.address);
     if (!status) status = open_run(training, err);
     if (status) return status;
     if (training->ended.total.frames) return report_ended(training, err);

@@ -189,7 +189,10 @@ enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const s
                                                       .engine = listen->engine ? listen->engine : "auto"};
     bridges->network_node = farm_address_node(&addresses[0]);
     warn_of_loopback(listen->address, &addresses[0]);
-    return listen_all(bridges, listen->address, addresses[0], err);
+    if ((status = listen_all(bridges, listen->address, addresses[0], err)) || listen->key) return status;
+    farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
+                  bridges->address);
+    return FARM_OK;
 }
 
 // ---- offer, figures, control sockets ----
