@@ -124,11 +124,12 @@ class Windows:
 
     def __init__(self, envs, arguments, delay_s, setting):
         import actorfarm
+        from actorfarm import rollout
 
         net = make_net(arguments[0], delay_s)
-        self.pool = actorfarm.make(functools.partial(Timed, *arguments), num_envs=envs, seed=1, **setting["pool"])
+        self.pool = actorfarm.make(functools.partial(Timed, *arguments), num_envs=envs, seed=1, steps=4 * STEPS, **setting["pool"])
         self.pool.async_reset()
-        self.windows = self.pool.collect(actorfarm.rollout.on_torch(lambda obs, first, state: net(obs)), steps=STEPS, **setting["collect"])
+        self.windows = self.pool.collect(rollout.on_torch(lambda obs, first, state: net(obs)), steps=STEPS, **setting["collect"])
         next(self.windows)
 
     def rate(self, seconds):
@@ -147,16 +148,16 @@ class Windows:
 THREADS = {"env_backend": "threading", "transport": "driver"}
 DIRECT = {"env_backend": "multiprocessing", "transport": "auto", "server": True}
 SHARED = {"env_backend": "multiprocessing", "transport": "driver", "env_exchange": "shm"}
-# Of TorchRL. Where environments sleep, those that share a process would wait for each other.
+# Of TorchRL. Chunks of 32 steps were slower than longer ones. Processes take long to start, so long cases have two settings.
 THEIRS = {
-    "dispatch": [THREADS, DIRECT, {**DIRECT, "transition_chunk_size": STEPS}, SHARED, {**SHARED, "envs_per_worker": 4}],
-    "slow": [THREADS, DIRECT, SHARED],
-    "policy": [THREADS, DIRECT, SHARED, {**SHARED, "envs_per_worker": 4}],
+    "dispatch": [THREADS, DIRECT, SHARED],
+    "slow": [THREADS, DIRECT],
+    "policy": [THREADS, DIRECT],
 }
 # name: (environments, shape, type, seconds a step, a reset, steps of an episode, of the policy, our settings, the ceiling, target)
 CASES = {
     "dispatch": (8, (4,), "float32", 0, 0, 1000, 0, [{"pool": {"batch_size": 4}, "collect": {}}, {"pool": {}, "collect": {}}], None, 10),
-    "slow": (32, (4,), "float32", 0.001, 0.2, 200, 0, [{"pool": {"batch_size": 1, "actors": 32}, "collect": {}}], 16000, None),
+    "slow": (32, (4,), "float32", 0.001, 0.2, 200, 0, [{"pool": {"batch_size": 1, "actors": 32}, "collect": c} for c in ({}, {"min": 8, "deadline": 0.001})], 16000, None),
     "policy": (16, (84, 84, 3), "uint8", 0, 0, 1000, 0.005, [{"pool": {}, "collect": {}}, {"pool": {"batch_size": 8}, "collect": {"min": 2}}], 3200, 1.2),
 }  # fmt: skip
 

@@ -119,6 +119,8 @@ def choose(open_loop, settings, seconds, rounds=2):
                 kept[1].close()
             kept = k, loop
         left = sorted((k for k in left if k in tried), key=lambda k: -tried[k])[: max(2, len(settings) // 2)]
+    if not kept:
+        raise common.Unavailable("every setting was refused")
     rates = [{"setting": common.describe(settings[k]), "rate": rate} for k, rate in tried.items()]
     return kept[1], settings[kept[0]], rates
 
