@@ -125,9 +125,9 @@ def compare_one(stack, options):
 
 
 def compare_consumer(stack, build, name, width, target, options):
-    """Views of a pool against our C consumer, which has the same lanes: environments of one batch for each actor."""
+    """Views of a pool against our C consumer, which has the same lanes: two of an actor."""
     env = TASKS[name][0].replace("-v4", "-v5")
-    farm = Farm(env, {}, {"num_envs": width * common.cpus(), "batch_size": width})
+    farm = Farm(env, {}, {"num_envs": 2 * width * common.cpus(), "batch_size": width})
     stack.callback(farm.close)
     consumer, ours, theirs = Consumer(build, env), [], []
     for _ in range(options.rounds):
@@ -141,8 +141,8 @@ def parts(build, options):
         for sync in (False, True):
             yield f"{name}_{'sync' if sync else 'async'}", lambda stack, name=name, sync=sync: compare(stack, name, sync, options)
     yield "one_environment", lambda stack: compare_one(stack, options)
-    yield "pong_over_c", lambda stack: compare_consumer(stack, build, "pong", 16, 0.97, options)
-    yield "halfcheetah_over_c", lambda stack: compare_consumer(stack, build, "halfcheetah", 64, 0.9, options)
+    yield "pong_over_c", lambda stack: compare_consumer(stack, build, "pong", 8, 0.97, options)
+    yield "halfcheetah_over_c", lambda stack: compare_consumer(stack, build, "halfcheetah", 32, 0.9, options)
 
 
 def main():
