@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "../support/rings.h"
@@ -87,4 +88,21 @@ Test(view, a_farm_ends_with_the_process_that_started_it_and_not_with_the_thread)
     cr_assert(access(path, F_OK), "as after SIGTERM");
     snprintf(path, sizeof path, "rm -r %s", folder);
     cr_assert(!system(path));
+}
+
+Test(view, a_farm_starts_after_descriptors_have_run_out_once) {
+    char why[256], program[512];
+    const char *const words[] = {"--version", NULL}, *build = getenv("FARM_BUILD");
+    snprintf(program, sizeof program, "%s/farm", build ? build : "build");
+    setenv("FARM_PROGRAM", program, 1);
+    struct rlimit limit;
+    const int free_one = dup(STDERR_FILENO);
+    close(free_one);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)free_one, limit.rlim_max});
+    cr_assert(!farm_start(words, why, sizeof why) && strstr(why, "Too many open files"), "%s", why);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    struct farm *farm = farm_start(words, why, sizeof why);
+    cr_assert(farm, "%s", why);
+    cr_assert_eq(farm_wait(farm), 0);
 }
