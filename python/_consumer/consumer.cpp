@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <farm/consumer.h>
+#include <memory>
 #include <numeric>
 #include <pthread.h>
 #include <unistd.h>
@@ -24,22 +25,20 @@ struct farm_ended : std::runtime_error {       // its last words
 };
 
 // The interpreter is released while one lives. As it ends, Python ends daemon threads in RestoreThread by pthread_exit,
-// whose unwinding C++ functions do not survive: such a thread suspends.
-class Released {
-    PyThreadState *state = PyEval_SaveThread();
-    struct Forever {
-        bool unwinds = true;
-        ~Forever() {
-            while (unwinds) ::pause();
-        }
-    };
-    static void restore(PyThreadState *state) {
-        Forever forever;
-        PyEval_RestoreThread(state);
-        forever.unwinds = false;
+// whose unwinding noexcept functions do not survive: such a thread suspends, in a function of its own.
+struct Forever {
+    bool done = false;
+    ~Forever() {
+        while (!done) pause();
     }
-
-  public:
+};
+[[gnu::noinline]] static void restore(PyThreadState *state) {
+    Forever unwound;
+    PyEval_RestoreThread(state);
+    unwound.done = true;
+}
+struct Released {
+    PyThreadState *state = PyEval_SaveThread();
     ~Released() { restore(state); }
 };
 
@@ -282,16 +281,12 @@ class Consumer {
     }
 
     Array hold(unsigned lane, uint64_t step) {
-        struct Token {
-            void *lane;
-            uint64_t step;
-        };
-        void *const held = farm_consumer_hold(consumer, lane, step);
-        if (!held) refuse(PyExc_IndexError, "%s", farm_consumer_error(consumer));
-        auto token = new Token{held, step};
-        return nb::borrow<Array>(nb::capsule(token, [](void *memory) noexcept {
-            farm_consumer_drop(((Token *)memory)->lane, ((Token *)memory)->step); // nothing in a fork's child
-            delete (Token *)memory;
+        using Held = std::pair<void *, uint64_t>;
+        if (!farm_consumer_hold(consumer, lane, step)) refuse(PyExc_IndexError, "%s", farm_consumer_error(consumer));
+        auto held = new Held(farm_consumer_lane_token(consumer, lane), step);
+        return nb::borrow<Array>(nb::capsule(held, [](void *memory) noexcept {
+            const std::unique_ptr<Held> last((Held *)memory);
+            farm_consumer_drop(last->first, last->second); // nothing in a fork's child
         }));
     }
 
@@ -435,17 +430,10 @@ class Consumer {
         publish(complete);
     }
 
-    void control(unsigned lane, unsigned env, std::optional<uint64_t> seed,
-                 std::optional<nb::typed<nb::dict, nb::str, double>> numbers) {
+    void control(unsigned lane, unsigned env, std::optional<uint64_t> seed, std::vector<double> numbers) {
         distinct({lane});
-        std::vector<double> values(16, std::nan(""));
-        for (auto [key, number] : numbers.value_or(nb::dict())) {
-            uint32_t n = 0;
-            while (n < shape.number_count && strcmp(nb::str(key).c_str(), shape.numbers[n]) != 0) n++;
-            if (n == shape.number_count) refuse(PyExc_ValueError, "numbers: this farm has no number %R", key.ptr());
-            values[n] = nb::cast<double>(number);
-        }
-        if (!farm_consumer_control(consumer, lane, env, seed ? &*seed : nullptr, numbers ? values.data() : nullptr))
+        numbers.resize(16, std::nan(""));
+        if (!farm_consumer_control(consumer, lane, env, seed ? &*seed : nullptr, numbers.data()))
             refuse(PyExc_ValueError, "%s", farm_consumer_error(consumer));
     }
 
@@ -520,8 +508,9 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
         .def("hold", in_turn(&Consumer::hold), "lane"_a, "step"_a, "It stays while the result lives.")
         .def("send", in_turn(&Consumer::send), "lanes"_a, "actions"_a, "Answers all of the lanes, or none.")
         .def("put", in_turn(&Consumer::put), "env_id"_a, "actions"_a, "Answers lanes that have all their actions.")
-        .def("control", in_turn(&Consumer::control), "lane"_a, "env"_a, "seed"_a = none, "numbers"_a = none,
-             "The lane's next answer resets this environment instead of stepping it.")
+        .def("control", in_turn(&Consumer::control), "lane"_a, "env"_a, "seed"_a = none, "numbers"_a = nb::tuple(),
+             "The lane's next answer resets this environment instead of stepping it. numbers: in spec's order; NaN "
+             "stays.")
         .def("stats", in_turn(&Consumer::stats), "Since the last call: recv's waits for lanes, and theirs for answers.")
         .def("close", &Consumer::close, "Ends the farm that this object started. Views stay valid.")
         .def("__reduce__", [](Consumer &) -> nb::typed<nb::object, nb::any> {
@@ -540,12 +529,9 @@ NB_MODULE(_consumer, m) {
     nb::set_leak_warnings(false); // arrays may outlive the interpreter
     pthread_atfork(nullptr, nullptr, [] { process_forks++; });
     nb::exception<farm_ended>(m, "FarmEnded", PyExc_RuntimeError);
-    const std::pair<const char *, unsigned> fields[] = {{"REWARD", FARM_VIEW_REWARD},
-                                                        {"FLAGS", FARM_VIEW_FLAGS},
-                                                        {"ACTION", FARM_VIEW_ACTION},
-                                                        {"OBS", FARM_VIEW_OBS},
-                                                        {"LAST", FARM_VIEW_LAST}};
-    for (auto [name, field] : fields) m.attr(name) = field;
+    const char *const names[] = {"REWARD", "FLAGS", "ACTION", "OBS", "LAST"};
+    const unsigned fields[] = {FARM_VIEW_REWARD, FARM_VIEW_FLAGS, FARM_VIEW_ACTION, FARM_VIEW_OBS, FARM_VIEW_LAST};
+    for (int i = 0; i < 5; i++) m.attr(names[i]) = fields[i];
     bind_consumer(nb::class_<Consumer>(m, "Consumer", "Lanes of a new `farm serve` with these words, or at a socket."));
     bind_targets(m);
     m.def("torch", &torch, "array"_a,

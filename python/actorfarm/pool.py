@@ -226,12 +226,14 @@ class Pool:
             raise ValueError(f"seed: must be 0 or more, one or one for each of {count} environments (got {seed})")
         if unknown := set(numbers or ()) - set(known):
             raise ValueError(f"{min(unknown)!r} is not a number of these environments ({', '.join(known) or 'there are none'}; numbers= names them)")
-        each = {name: np.broadcast_to(np.asarray(value, float), count) for name, value in (numbers or {}).items()}
+        each = np.full((count, len(known)), np.nan)
+        for name, value in (numbers or {}).items():
+            each[:, known.index(name)] = value
         chosen = np.flatnonzero(mask)
         if (strange := chosen[~np.isin(self._lanes, self.consumer.waiting()[0])[chosen // self.width]]).size:
             raise ValueError(f"env_id {strange[0]} waits for no action: not received")
         for i in chosen.tolist():
-            self.consumer.control(self._lanes[i // self.width], i % self.width, seed[i], {name: float(values[i]) for name, values in each.items()} or None)
+            self.consumer.control(self._lanes[i // self.width], i % self.width, seed[i], each[i].tolist())
         return chosen
 
     def _restart(self, mask: Any, seed: Seeds, numbers: Mapping[str, Any] | None) -> list[Array]:
