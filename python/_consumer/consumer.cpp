@@ -282,9 +282,9 @@ class Consumer {
 
     Array hold(unsigned lane, uint64_t step) {
         using Held = std::pair<void *, uint64_t>;
-        if (!farm_consumer_hold(consumer, lane, step)) refuse(PyExc_IndexError, "%s", farm_consumer_error(consumer));
-        auto held = new Held(farm_consumer_lane_token(consumer, lane), step);
-        return nb::borrow<Array>(nb::capsule(held, [](void *memory) noexcept {
+        void *token = farm_consumer_hold(consumer, lane, step);
+        if (!token) refuse(PyExc_IndexError, "%s", farm_consumer_error(consumer));
+        return nb::borrow<Array>(nb::capsule(new Held(token, step), [](void *memory) noexcept {
             const std::unique_ptr<Held> last((Held *)memory);
             farm_consumer_drop(last->first, last->second); // nothing in a fork's child
         }));
