@@ -76,13 +76,10 @@ def torch(array: Array) -> Any:
 
 
 class Obs(np.ndarray[Any, Any]):
-    """An array of numpy."""
+    """An array of numpy, with actorfarm.torch as a method."""
 
     __slots__ = ()
-
-    def torch(self) -> Any:
-        """actorfarm.torch of it."""
-        return torch(self)
+    torch = torch
 
 
 def _space(field: Mapping[str, Any], stack: int) -> gymnasium.Space[Any]:
@@ -215,11 +212,9 @@ class Pool:
         mask, count, known = np.asarray(mask), self.num_envs, self.consumer.spec["numbers"]
         if mask.shape != (count,) or mask.dtype != bool:
             raise ValueError(f"mask: must be {count} bools (got {mask.dtype}{list(mask.shape)})")
-        if now and (split := np.flatnonzero(mask.reshape(-1, self.width).any(1) & ~mask.reshape(-1, self.width).all(1))).size:
-            raise ValueError(
-                f"reset_mask: environments {split[0] * self.width} to {(split[0] + 1) * self.width - 1} are one lane and are reset together; "
-                'batch_size=1 or autoreset_mode="disabled" makes lanes of one environment'
-            )
+        if now and (split := np.flatnonzero((rows := mask.reshape(-1, self.width)).any(1) ^ rows.all(1))).size:
+            together = f"environments {split[0] * self.width} to {(split[0] + 1) * self.width - 1} are one lane and are reset together"
+            raise ValueError(f'reset_mask: {together}; batch_size=1 or autoreset_mode="disabled" makes lanes of one environment')
         if seed is None or isinstance(seed, (int, np.integer)):
             seed = [None if seed is None else int(seed) + i for i in range(count)]
         if len(seed) != count or any(one is not None and not 0 <= one < 1 << 64 for one in seed):
@@ -257,10 +252,10 @@ class Pool:
 
     def collect(self, policy: Callable[..., Any], steps: int = 128, **options: Any) -> Iterator[Any]:
         """Windows of `steps` steps of lanes that the policy answers: rollout.collect has the options."""
-        from . import rollout
+        from .rollout import collect
 
-        self._begun, windows = True, rollout.collect(self, policy, steps, **options)
-        return windows
+        self._begun = True
+        return collect(self, policy, steps, **options)
 
     @property
     def stats(self) -> dict[str, float]:
@@ -300,7 +295,7 @@ def make(
     copy: bool = False,
     **flags: Any,
 ) -> Pool:
-    """Starts a farm of environments, which this process answers.
+    """Starts a farm of environments, which this process answers; docs/PYTHON.md has examples.
 
     env         a name (`farm envs`), or a callable or class that makes a gymnasium.Env, or a list of these, one for each environment
     batch_size  environments that recv returns together; None: all.   actors: processes; None: at most one for each core

@@ -1,8 +1,6 @@
 """The farm as gymnasium.vector.VectorEnv (`vector`) and as gymnasium.Env (`env`).
 
-Environments of one lane step together, so that options["reset_mask"] of reset() takes whole lanes. Lanes of AutoresetMode.DISABLED
-have one environment each. An episode that an actor's death or invalid numbers cut off is truncated, with info["abandoned"]; its last
-observation is then the one before.
+An episode that an actor's death or invalid numbers cut off is truncated, with info["abandoned"]; its last observation is then the one before.
 """
 
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from . import _consumer, pool
+from . import pool
 
 Array = npt.NDArray[Any]
 Info = dict[str, Any]
@@ -29,7 +27,6 @@ class Vector(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.metadata = {"autoreset_mode": self._mode}
         self.single_observation_space, self.single_action_space = farm.observation_space, farm.action_space
         self.observation_space, self.action_space = (batch_space(space, self.num_envs) for space in (farm.observation_space, farm.action_space))
-        self._consumer, self._lanes = farm.consumer, farm.consumer.lanes()
         self._seen = list[Array]()
 
     def reset(self, *, seed: pool.Seeds = None, options: Info | None = None) -> tuple[Any, Info]:
@@ -52,8 +49,8 @@ class Vector(gymnasium.vector.VectorEnv[Any, Any, Array]):
         if not self._seen:
             raise gymnasium.error.ResetNeeded("step() needs a reset() before it")
         self.pool.send(actions)
-        count, before = len(self._lanes), self._seen
-        fields, reward, terminated, truncated, env_id, elapsed, last, _ = self._consumer.take(count, count, None, self.pool.stack, True)
+        count, before = self.num_envs // self.pool.width, self._seen
+        fields, reward, terminated, truncated, env_id, elapsed, last, _ = self.pool.consumer.take(count, count, None, self.pool.stack, True)
         if len(env_id) != self.num_envs or env_id[-1] != self.num_envs - 1:
             raise RuntimeError(f"actors have joined or left the farm: it no longer has these {self.num_envs} environments; make another vector environment")
         self._seen, info, first = list(fields), self._info(), elapsed == 0
