@@ -26,16 +26,12 @@ struct farm_ended : std::runtime_error {       // its last words
 
 // The interpreter is released while one lives. As it ends, Python ends daemon threads in RestoreThread by pthread_exit,
 // whose unwinding noexcept functions do not survive: such a thread suspends, in a function of its own.
-struct Forever {
-    bool done = false;
-    ~Forever() {
-        while (!done) pause();
-    }
-};
 [[gnu::noinline]] static void restore(PyThreadState *state) {
-    Forever unwound;
-    PyEval_RestoreThread(state);
-    unwound.done = true;
+    try {
+        PyEval_RestoreThread(state);
+    } catch (...) {
+        for (;;) pause();
+    }
 }
 struct Released {
     PyThreadState *state = PyEval_SaveThread();
@@ -137,8 +133,9 @@ class Consumer {
         least = std::clamp(least, 1u, most);
         int count = farm_consumer_recv(consumer, least, most, 0, listed.data());
         const Lanes present = count ? Lanes() : occupied_lanes();
-        auto has_waited = [this](uint32_t lane) { return state[lane].listed; };
-        if (!present.empty() && std::all_of(present.begin(), present.end(), has_waited))
+        size_t waiting = 0;
+        for (uint32_t lane : present) waiting += state[lane].listed;
+        if (waiting && waiting == present.size())
             refuse(PyExc_RuntimeError, "all lanes wait for actions: send some before recv");
         nanoseconds slice = std::chrono::milliseconds(50);
         const auto end = steady_clock::now() + nanoseconds((int64_t)(std::min(timeout.value_or(0), 9e9) * 1e9));
@@ -194,10 +191,7 @@ class Consumer {
     static Pair split(const Ready &ready) {
         Lanes lanes;
         std::vector<uint64_t> steps;
-        for (const farm_ready &one : ready) {
-            lanes.push_back(one.lane);
-            steps.push_back(one.step);
-        }
+        for (const farm_ready &one : ready) lanes.push_back(one.lane), steps.push_back(one.step);
         return nb::make_tuple(as_new(lanes), as_new(steps));
     }
 
@@ -474,10 +468,8 @@ class Consumer {
 template <class Result, class... Arguments> static auto in_turn(Result (Consumer::*method)(Arguments...)) {
     return [method](Consumer &consumer, Arguments... arguments) -> Result {
         consumer.enter();
-        struct Leave {
-            std::atomic<bool> &busy;
-            ~Leave() { busy.store(false, std::memory_order_release); }
-        } leave{consumer.busy};
+        auto leave = [](Consumer *left) { left->busy.store(false, std::memory_order_release); };
+        const std::unique_ptr<Consumer, decltype(leave)> inside(&consumer, leave);
         return (consumer.*method)(arguments...);
     };
 }
@@ -496,8 +488,8 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
         .def("waiting", in_turn(&Consumer::waiting), "Lanes and steps that recv has returned and that wait.")
         .def("take", in_turn(&Consumer::take), "least"_a = 1, "most"_a = 0, "timeout"_a = none, "stack"_a = 1,
              "copy"_a = false,
-             "recv, as (observations, reward, terminated, truncated, env_id (place * W + environment), steps since "
-             "FIRST, last observations or None, whether held steps filled a ring and left it).")
+             "recv, as (observations, reward, terminated, truncated, env_id, steps since FIRST, last observations or "
+             "None, whether held steps filled a ring and left it).")
         .def("view", in_turn(&Consumer::view), "lane"_a, "step"_a, "field"_a, "steps"_a = 1,
              "[W, ...] ([steps, W, ...] of several), in place, read-only. Holds the step until it is collected.")
         .def("copy", in_turn(&Consumer::copy), "lane"_a, "step"_a, "field"_a, "steps"_a = 1)
@@ -534,6 +526,5 @@ NB_MODULE(_consumer, m) {
     for (int i = 0; i < 5; i++) m.attr(names[i]) = fields[i];
     bind_consumer(nb::class_<Consumer>(m, "Consumer", "Lanes of a new `farm serve` with these words, or at a socket."));
     bind_targets(m);
-    m.def("torch", &torch, "array"_a,
-          "The same memory as a tensor. PyTorch has no read-only ones: a write into a lane ends the process.");
+    m.def("torch", &torch, "array"_a, "The same memory as a tensor, which must not be written.");
 }
