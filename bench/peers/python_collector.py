@@ -82,8 +82,13 @@ def make_net(shape, delay_s):
     return net
 
 
+def key_of(shape):
+    """TorchRL's name of an observation."""
+    return "pixels" if len(shape) == 3 else "observation"
+
+
 def make_policy(shape, delay_s):
-    return TensorDictModule(make_net(shape, delay_s), in_keys=["observation"], out_keys=["action"])
+    return TensorDictModule(make_net(shape, delay_s), in_keys=[key_of(shape)], out_keys=["action"])
 
 
 def wrap(*arguments):
@@ -103,7 +108,7 @@ class Collector:
             create_env_fn=[functools.partial(wrap, *arguments)] * envs,
             policy_factory=functools.partial(make_policy, arguments[0], delay_s), frames_per_batch=STEPS * envs, **served, **setting,
         )  # fmt: skip
-        self.batches = iter(self.collector)
+        self.batches, self.key = iter(self.collector), key_of(arguments[0])
         next(self.batches)
 
     def rate(self, seconds):
@@ -111,7 +116,7 @@ class Collector:
         while (now := time.perf_counter()) - start < seconds:
             batch = next(self.batches)
             steps += batch.numel()
-        if not torch.stack([b for b in batch["observation"]][:64]).float().std():
+        if not torch.stack([b for b in batch[self.key]][:64]).float().std():
             raise RuntimeError("observations do not change")
         return steps / (now - start)
 
