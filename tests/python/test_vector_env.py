@@ -87,7 +87,7 @@ class Passed(unittest.TestCase):
         for env, listen, said in (
             (3, False, "must be an environment's name, a callable or class"),
             (lambda: lock, False, "cannot be pickled .*; open files, locks and connections inside it"),
-            (fail, True, "must be a class of a module"),
+            (type("Nowhere", (), {}), True, "must be a class of a module"),
             (lambda: None, True, "must be a class of a module"),
             ([self.own, self.own], True, "a list is for this machine's actors only"),
         ):
