@@ -63,7 +63,7 @@ static int report_unknown_command(const char *word) {
 }
 
 bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **word, int *exit_status) {
-    struct farm_error own, *err = cli->error ? cli->error : &own;
+    struct farm_error own = {0}, *err = cli->error ? cli->error : &own;
     bool help;
     enum farm_status status = farm_cli_parse(cli, argc, argv, word, &help, err);
     *exit_status = !status ? 0 : cli->error ? 2 : farm_report_error(cli->program, err);
