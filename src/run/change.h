@@ -20,7 +20,7 @@ struct farm_run_change {
     struct farm_run_workers *workers;                  // farm_run_make
     uint64_t restarts;                                 // counts actors
     struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // why they died
-    int admission; // socket to the learner, whose end is learner.rings.admission, or to a consumer; -1: there is none
+    int admission; // socket to the learner, whose end is learner.rings.admission, or to a consumer; -1: none
     enum {
         FARM_RUN_CHANGE_IDLE,
         FARM_RUN_CHANGE_JOINING,

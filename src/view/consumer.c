@@ -338,12 +338,17 @@ static void look_at_socket(struct farm_consumer *consumer, uint64_t now_ns) {
 
 // ---- waiting ----
 
-static struct seat *find_seat(const struct farm_consumer *consumer, unsigned lane) {
+// NULL: the number is vacant.
+static struct seat *look_up_seat(const struct farm_consumer *consumer, unsigned lane) {
     const uint32_t r = consumer->mine ? lane / consumer->model.lanes : 0;
-    if (consumer->mine && r < consumer->place_count && consumer->places[r])
-        return &consumer->places[r]->seats[lane % consumer->model.lanes];
-    farm_fail(consumer->error, FARM_E_INVALID, "there is no lane %u", lane);
-    return NULL;
+    if (!consumer->mine || r >= consumer->place_count || !consumer->places[r]) return NULL;
+    return &consumer->places[r]->seats[lane % consumer->model.lanes];
+}
+
+static struct seat *find_seat(const struct farm_consumer *consumer, unsigned lane) {
+    struct seat *seat = look_up_seat(consumer, lane);
+    if (!seat) farm_fail(consumer->error, FARM_E_INVALID, "there is no lane %u", lane);
+    return seat;
 }
 
 static void clear_answer(const struct farm_lane *lane, uint32_t field, uint64_t n) {
@@ -471,17 +476,19 @@ static unsigned count_frames(const struct seat *seat, uint64_t n, unsigned stack
     return consumed_of(seat) == seat->base ? (unsigned)frames : 0;
 }
 
-// Copies an environment's `stack` frames up to step n, of which `frames` may be read; the first one in place of those
+// Copies each environment's `stack` frames up to step n, of which `frames` may be read; the first one in place of those
 // before an episode's first.
-static void copy_frames(const struct farm_lane *lane, unsigned f, const struct farm_ready *at, unsigned frames,
-                        unsigned stack, uint8_t *out) {
-    const void *rows[STACK_MAX];
-    unsigned first = 0;
-    farm_lane_stack(lane, f, at->step, at->lane, frames, rows);
-    while (!rows[first]) first++;
-    for (unsigned i = 0; i < stack; i++, out += lane->obs_bytes[f]) {
-        const unsigned row = i + frames < stack ? 0 : i + frames - stack;
-        memcpy(out, rows[row < first ? first : row], lane->obs_bytes[f]);
+static void copy_frames(const struct farm_lane *lane, unsigned f, uint64_t n, unsigned frames, unsigned stack,
+                        uint8_t *out) {
+    for (uint32_t e = 0; e < lane->width; e++) {
+        const void *rows[STACK_MAX];
+        unsigned first = 0;
+        farm_lane_stack(lane, f, n, e, frames, rows);
+        while (!rows[first]) first++;
+        for (unsigned i = 0; i < stack; i++, out += lane->obs_bytes[f]) {
+            const unsigned row = i + frames < stack ? 0 : i + frames - stack;
+            memcpy(out, rows[row < first ? first : row], lane->obs_bytes[f]);
+        }
     }
 }
 
@@ -500,11 +507,12 @@ bool farm_consumer_gather(const struct farm_consumer *consumer, const struct far
                       field, stack, STACK_MAX);
             return false;
         }
-        const size_t bytes = lane->obs_bytes[f] * stack;
-        if (stack == 1) memcpy(to, rows, bytes * lane->width);
-        for (uint32_t e = 0; e < lane->width && stack > 1; e++)
-            copy_frames(lane, f, &(struct farm_ready){e, ready[i].step}, frames, stack, to + e * bytes);
-        to += bytes * lane->width;
+        const size_t bytes = lane->obs_bytes[f] * stack * lane->width;
+        if (stack == 1)
+            memcpy(to, rows, bytes);
+        else
+            copy_frames(lane, f, ready[i].step, frames, stack, to);
+        to += bytes;
     }
     return true;
 }
@@ -655,7 +663,7 @@ void farm_consumer_shape(const struct farm_consumer *consumer, struct farm_consu
 }
 
 bool farm_consumer_state(const struct farm_consumer *consumer, unsigned lane, struct farm_lane_state *state) {
-    const struct seat *seat = find_seat(consumer, lane);
+    const struct seat *seat = look_up_seat(consumer, lane); // callers ask for all numbers: a vacant one is no error
     if (!seat) return false;
     *state = (struct farm_lane_state){.actor = seat->lane->ring->down.header->owner,
                                       .lane = lane % consumer->model.lanes,
