@@ -23,12 +23,11 @@ def load_qt():
         ctypes.CDLL(os.path.join(folder, name), ctypes.RTLD_GLOBAL)
 
 
-class Pool(vector_env.Loop):
-    def __init__(self, task, options, setting):
-        import envpool  # after load_qt
+class Loop(vector_env.Loop):
+    """Of a pool with EnvPool's interface."""
 
-        pool = envpool.make_gymnasium(task, seed=1, **options, **setting)
-        self.pool, space, batch = pool, pool.action_space, setting["batch_size"]
+    def __init__(self, pool, batch, num_envs):
+        self.pool, space = pool, pool.action_space
         if hasattr(space, "n"):
             actions = vector_env.discrete_actions(space.n, batch)
         else:
@@ -36,7 +35,7 @@ class Pool(vector_env.Loop):
             actions = np.random.default_rng(1).uniform(space.low, space.high, shape).astype(space.dtype)
         super().__init__(actions, pool.observation_space.shape, pool.observation_space.dtype)
         pool.async_reset()
-        self.start(setting["num_envs"])
+        self.start(num_envs)
 
     def receive(self):
         observations, rewards, terminated, truncated, info = self.pool.recv()
@@ -47,6 +46,13 @@ class Pool(vector_env.Loop):
 
     def close(self):
         self.pool.close()
+
+
+class Pool(Loop):
+    def __init__(self, task, options, setting):
+        import envpool  # after load_qt
+
+        super().__init__(envpool.make_gymnasium(task, seed=1, **options, **setting), setting["batch_size"], setting["num_envs"])
 
 
 def comparison(build, name, env, task, options, batches, target, delivers, alike, ours=()):

@@ -6,7 +6,6 @@ allow 16,000 steps/s. policy: 16 environments of 84x84x3 bytes, and a policy of 
 a GPU elsewhere. TorchRL at the best of its settings for each; a window of ours and a batch of theirs have as many steps.
 """
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -195,20 +194,7 @@ def main():
     options.tune = max(0.3 * options.seconds / 8, 1.0)
     python_turns.add_farm(build)
     warnings.filterwarnings("ignore", category=FutureWarning)
-    found, status = [], 0
-    for name in CASES:
-        if options.only not in name:
-            continue
-        common.log(f"  {name}")
-        try:
-            with contextlib.ExitStack() as stack:
-                found += compare(stack, name, options)
-        except Exception as error:  # pylint: disable=broad-except  # the remaining ones run
-            common.log(f"FAILED {name}: {type(error).__name__}: {error}")
-            status = 1
-    if found:
-        python_turns.write(options.json, build, found)
-    return status
+    return python_turns.run(options, build, ((name, lambda stack, name=name: compare(stack, name, options)) for name in CASES))
 
 
 if __name__ == "__main__":

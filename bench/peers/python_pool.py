@@ -4,7 +4,6 @@
 Both at the best of their settings, found here; in sync mode both have the same number of environments. One frame per observation.
 """
 
-import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +11,6 @@ import sys
 
 import common
 import envpool_farm
-import numpy as np
 import python_turns
 import vector_env
 
@@ -30,31 +28,14 @@ TASKS = {
 }
 
 
-class Farm(vector_env.Loop):
+class Farm(envpool_farm.Loop):
     """Our pool."""
 
     def __init__(self, env, options, setting):
         import actorfarm
 
-        self.pool = pool = actorfarm.make(env, seed=1, options=options, **setting)
-        space, batch = pool.action_space, pool.batch_size
-        if hasattr(space, "n"):
-            actions = vector_env.discrete_actions(space.n, batch)
-        else:
-            actions = np.random.default_rng(1).uniform(space.low, space.high, (vector_env.ACTION_ROWS, batch, *space.shape)).astype(space.dtype)
-        super().__init__(actions, pool.observation_space.shape, pool.observation_space.dtype)
-        pool.async_reset()
-        self.start(pool.num_envs)
-
-    def receive(self):
-        observations, rewards, terminated, truncated, info = self.pool.recv()
-        return observations, rewards, terminated, truncated, info["env_id"]
-
-    def send(self, actions, token):
-        self.pool.send(actions, token)
-
-    def close(self):
-        self.pool.close()
+        pool = actorfarm.make(env, seed=1, options=options, **setting)
+        super().__init__(pool, pool.batch_size, pool.num_envs)
 
 
 class Consumer:
@@ -152,20 +133,7 @@ def main():
     options.tune = max(0.3 * options.seconds / 12, 0.3)
     python_turns.add_farm(build)
     envpool_farm.load_qt()
-    found, status = [], 0
-    for name, part in parts(build, options):
-        if options.only not in name:
-            continue
-        common.log(f"  {name}")
-        try:
-            with contextlib.ExitStack() as stack:
-                found += part(stack)
-        except Exception as error:  # pylint: disable=broad-except  # the remaining ones run
-            common.log(f"FAILED {name}: {type(error).__name__}: {error}")
-            status = 1
-    if found:
-        python_turns.write(options.json, build, found)
-    return status
+    return python_turns.run(options, build, parts(build, options))
 
 
 if __name__ == "__main__":

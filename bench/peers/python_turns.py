@@ -130,3 +130,21 @@ def write(path, build, found):
         "schema_version": 1, "benchmark": "python", "commit": common.commit(build), "machine": common.machine(), "load": os.getloadavg()[0],
         "command": " ".join(os.path.basename(word) for word in sys.argv), "results": found,
     })  # fmt: skip
+
+
+def run(options, build, parts):
+    """The results of (name, function of a contextlib.ExitStack) that --only picks, as the document; the exit status."""
+    found, status = [], 0
+    for name, part in parts:
+        if options.only not in name:
+            continue
+        common.log(f"  {name}")
+        try:
+            with contextlib.ExitStack() as stack:
+                found += part(stack)
+        except Exception as error:  # pylint: disable=broad-except  # the remaining ones run
+            common.log(f"FAILED {name}: {type(error).__name__}: {error}")
+            status = 1
+    if found:
+        write(options.json, build, found)
+    return status

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from actorfarm import _farm
+
 from ._consumer import ACTION, FLAGS, OBS, REWARD
 from ._consumer import torch as _tensor
 
 Array = npt.NDArray[Any]
 Policy = Callable[..., Any]
-FIRST, LAST, TERMINATED, TRUNCATED, GAME_END = 1, 2, 4, 8, 16  # farm/step.h
+FIRST, LAST, TERMINATED, TRUNCATED, GAME_END = _farm.FIRST, _farm.LAST, _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
 LOOK_S, STALL_S = 1.0, 10.0  # between looks at which lanes are there; without a ready lane until kept windows are named as the cause
 
 
