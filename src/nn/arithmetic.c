@@ -88,7 +88,8 @@ bool farm_form_equal(struct farm_form a, struct farm_form b) {
 
 bool farm_arithmetic_may_change(const struct farm_net *net, int i) {
     const enum farm_net_op_kind kind = net->ops[i].kind;
-    if (i == 0 || kind == FARM_NET_OP_RELU || kind == FARM_NET_OP_LSTM || (i == 1 && net->io.frame_channels > 0))
+    if (i == 0 || kind == FARM_NET_OP_RELU || kind == FARM_NET_OP_LSTM || kind == FARM_NET_OP_NORM ||
+        kind == FARM_NET_OP_ACTIVATION || (i == 1 && net->io.frame_channels > 0))
         return false;
     for (int j = i; j < net->op_count; j++)
         if (net->ops[j].skip >= 0) return net->ops[j].skip >= i;
@@ -99,6 +100,8 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
                                        struct farm_error *err) {
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_form form = arithmetic->forms[i];
+        if (net->ops[i].kind == FARM_NET_OP_NORM || net->ops[i].kind == FARM_NET_OP_ACTIVATION)
+            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec->name, i);
         if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
         if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
             return farm_fail(err, FARM_E_UNSUPPORTED,

@@ -87,7 +87,8 @@ static const char *op_name(const struct farm_net *net, int i) {
     static const char *const names[] = {[FARM_NET_OP_CONV] = "conv",
                                         [FARM_NET_OP_DENSE] = "dense",
                                         [FARM_NET_OP_JOIN] = "join",
-                                        [FARM_NET_OP_LSTM] = "lstm"};
+                                        [FARM_NET_OP_LSTM] = "lstm",
+                                        [FARM_NET_OP_NORM] = "norm"};
     return names[net->ops[i].kind];
 }
 

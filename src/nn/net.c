@@ -57,6 +57,7 @@ static const struct farm_net_spec nets[] = {
 enum { NET_COUNT = sizeof nets / sizeof nets[0] };
 
 static const float policy_scale = 0.01f;
+static const uint64_t half_stream = 88; // random numbers of a tensor's second half; separate networks have less tensors
 
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err) {
     for (size_t i = 0; i < NET_COUNT; i++)
@@ -171,12 +172,12 @@ static void set_kernel(struct farm_net_op *op, int kernel, int stride, bool same
 
 // Appends "layers.<i>.<part>weight" and "...bias" of an op whose input and kernel are set.
 static void append_weights(struct farm_net *net, struct farm_net_op *op, int i, const char *part) {
-    const bool conv = op->kind == FARM_NET_OP_CONV;
+    const bool conv = op->kind == FARM_NET_OP_CONV, norm = op->kind == FARM_NET_OP_NORM;
     const int dims[4] = {op->out.channels, conv ? op->in.channels : (int)farm_shape_count(op->in), op->kernel,
                          op->kernel};
     char name[FARM_TENSOR_NAME_MAX];
     snprintf(name, sizeof name, "layers.%d.%sweight", i, part);
-    op->weight = append_tensor(net, name, dims, conv ? 4 : 2);
+    op->weight = append_tensor(net, name, dims, conv ? 4 : norm ? 1 : 2);
     snprintf(name, sizeof name, "layers.%d.%sbias", i, part);
     op->bias = append_tensor(net, name, dims, 1);
 }
@@ -204,6 +205,21 @@ static void append_dense(struct farm_net *net, int i) {
     append_weights(net, op, i, "");
 }
 
+static void append_norm(struct farm_net *net, int i) {
+    append_weights(net, append_op(net, FARM_NET_OP_NORM, net->spec->layers[i].activation), i, "");
+}
+
+// Gives the last op's activation to an op of its own if executors do not fuse it.
+static void append_activation(struct farm_net *net) {
+    struct farm_net_op *op = &net->ops[net->op_count - 1];
+    const enum farm_activation activation = op->activation;
+    if (op->kind == FARM_NET_OP_NORM || activation == FARM_ACTIVATION_RELU || activation == FARM_ACTIVATION_NONE ||
+        (op->kind == FARM_NET_OP_DENSE && activation == FARM_ACTIVATION_TANH))
+        return;
+    op->activation = FARM_ACTIVATION_NONE;
+    append_op(net, FARM_NET_OP_ACTIVATION, activation);
+}
+
 // Checks layer i, which reads a picture.
 static enum farm_status check_picture(const struct farm_net *net, int i, struct farm_error *err) {
     const char *name = net->spec->name;
@@ -216,15 +232,12 @@ static enum farm_status check_picture(const struct farm_net *net, int i, struct 
                          name, i);
     if (layer->kernel < 1 || (!residual && layer->stride < 1))
         return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: kernel and stride must be >= 1", name, i);
-    if (layer->activation == FARM_ACTIVATION_TANH || (pool && layer->activation != FARM_ACTIVATION_NONE))
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: %s", name, i,
-                         pool ? "a pool has no activation" : "a picture's activation is ReLU or none");
+    if (pool && layer->activation != FARM_ACTIVATION_NONE)
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: a pool has no activation", name, i);
     if (layer->kind == FARM_LAYER_CONV && (in.height < layer->kernel || in.width < layer->kernel))
         return farm_fail(err, FARM_E_INVALID,
                          "network %s: the input is too small: layer %d gets %dx%d, its kernel is %dx%d", name, i,
                          in.height, in.width, layer->kernel, layer->kernel);
-    if ((residual || pool) && net->op_count == 0)
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer 0 must be a convolution if the input is frames", name);
     if (residual && (net->ops[net->op_count - 1].activation != FARM_ACTIVATION_NONE || layer->out != in.channels))
         return farm_fail(
             err, FARM_E_INVALID,
@@ -236,9 +249,19 @@ static enum farm_status check_picture(const struct farm_net *net, int i, struct 
 // Appends the tensors and ops of layer i.
 static enum farm_status append_layer(struct farm_net *net, int i, struct farm_error *err) {
     const struct farm_layer *layer = &net->spec->layers[i];
-    if (layer->out < 1 && layer->kind != FARM_LAYER_POOL)
+    const bool conv = layer->kind == FARM_LAYER_CONV || layer->kind == FARM_LAYER_CONV_SAME;
+    const bool norm = layer->kind == FARM_LAYER_NORM;
+    if (layer->out < 1 && layer->kind != FARM_LAYER_POOL && !norm)
         return farm_fail(err, FARM_E_INVALID, "layer %d has %d outputs", i, layer->out);
-    if (layer->kind != FARM_LAYER_DENSE) {
+    if (net->op_count == 0 && has_frames(&net->io) && !conv)
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer 0 must be a convolution if the input is frames",
+                         net->spec->name);
+    if (norm && net->spec->separate)
+        return farm_fail(err, FARM_E_INVALID,
+                         "network %s: layer %d would normalise the policy's and the value's halves together; "
+                         "leave out \"norm\" or \"separate\"",
+                         net->spec->name, i);
+    if (layer->kind != FARM_LAYER_DENSE && !norm) {
         const enum farm_status status = check_picture(net, i, err);
         if (status != FARM_OK) return status;
     }
@@ -256,7 +279,11 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
     case FARM_LAYER_DENSE:
         append_dense(net, i);
         break;
+    case FARM_LAYER_NORM:
+        append_norm(net, i);
+        break;
     }
+    append_activation(net);
     const struct farm_shape out = next_in(net);
     if ((double)out.channels * (out.height + 1) * (out.width + 1) > INT_MAX)
         return farm_fail(err, FARM_E_INVALID, "network %s: layer %d is too large", net->spec->name, i);
@@ -486,17 +513,18 @@ bool farm_net_trainable(const struct farm_net *net, float *mask) {
     return !all;
 }
 
-// The factor of a hidden layer's orthogonal weights. ReLU halves the power of its input, so sqrt(2); 1 without
-// activation. Each of n residual blocks adds power to its input, 1 / 2n of it, so that all give less than sqrt(e)
-// (Hanin and Rolnick 2018, "How to start training", section 4).
+// The factor of a hidden layer's orthogonal weights. ReLU halves the power of its input, so sqrt(2), also before other
+// activations; 1 without one (a normalisation between keeps what it gets). Each of n residual blocks adds power to its
+// input, 1 / 2n of it, so that all give less than sqrt(e) (Hanin and Rolnick 2018, "How to start training", section 4).
 static float hidden_gain(const struct farm_net *net, int t) {
     float gain = sqrtf(2), blocks = 0;
     for (int i = 0; i < net->op_count; i++) blocks += net->ops[i].skip >= 0;
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
         if (op->weight != t) continue;
+        const bool passes = op[1].kind == FARM_NET_OP_NORM || op[1].kind == FARM_NET_OP_ACTIVATION; // op: not the last
         if (op->skip >= 0) gain = sqrtf(1 / blocks);
-        if (op->skip < 0 && op->activation == FARM_ACTIVATION_NONE) gain = 1;
+        if (op->skip < 0 && (passes ? op[1].activation : op->activation) == FARM_ACTIVATION_NONE) gain = 1;
     }
     return gain;
 }
@@ -510,7 +538,7 @@ void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t 
         struct block blocks[2];
         const int count = trained_blocks(net, t, blocks);
         for (int k = 0; k < count; k++) {
-            const uint64_t stream = (uint64_t)t + (uint64_t)k * FARM_TENSORS_MAX;
+            const uint64_t stream = (uint64_t)t + (uint64_t)k * half_stream;
             if (how == FARM_INIT_ORTHOGONAL)
                 fill_orthogonal(params, &blocks[k],
                                 policy  ? policy_scale
@@ -521,6 +549,11 @@ void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t 
                 fill_uniform(params, &blocks[k], (policy ? policy_scale : 1) / sqrtf((float)blocks[k].columns), key,
                              stream);
         }
+    }
+    for (int i = 0; i < net->op_count; i++) {
+        if (net->ops[i].kind != FARM_NET_OP_NORM) continue;
+        const struct farm_tensor *weight = &net->tensors[net->ops[i].weight];
+        for (size_t k = 0; k < weight->count; k++) params[weight->offset + k] = 1;
     }
     float *bias = params + net->tensors[heads->bias].offset + net->io.actions;
     for (int i = 1; i <= net->io.biased_outputs; i++) bias[-i] = net->io.bias_start;

@@ -18,15 +18,23 @@
 // below (right) only: torch.nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True). A convolution's
 // padding is zeros; a pool's is never the maximum.
 enum farm_layer_kind {
-    FARM_LAYER_CONV,      // 2-D convolution, square kernel, no padding, then ReLU or no activation
+    FARM_LAYER_CONV,      // 2-D convolution, square kernel, no padding, then the activation
     FARM_LAYER_DENSE,     // flattens a picture; product, then the activation
     FARM_LAYER_CONV_SAME, // as CONV, with "same" padding
     FARM_LAYER_POOL,      // maximum under a square kernel, "same" padding; out 0, no activation
     FARM_LAYER_RESIDUAL,  // x + conv1(relu(conv0(relu(x)))), both CONV_SAME of stride 1 (stride 0), `out` = x's
-                          // channels; then ReLU or no activation. x comes from a layer without activation
+                          // channels; then the activation. x comes from a layer without activation
+    FARM_LAYER_NORM,      // layer normalisation, then the activation; out 0
 };
 
-enum farm_activation { FARM_ACTIVATION_RELU, FARM_ACTIVATION_TANH, FARM_ACTIVATION_NONE };
+// ELU is x, below 0 e^x - 1; SiLU is x sigmoid(x).
+enum farm_activation {
+    FARM_ACTIVATION_RELU,
+    FARM_ACTIVATION_TANH,
+    FARM_ACTIVATION_NONE,
+    FARM_ACTIVATION_ELU,
+    FARM_ACTIVATION_SILU
+};
 
 struct farm_layer {
     enum farm_layer_kind kind;
@@ -37,10 +45,10 @@ struct farm_layer {
 };
 
 enum {
-    FARM_NET_LAYERS_MAX = 16,
+    FARM_NET_LAYERS_MAX = 32,
     FARM_NET_LSTM_LAYERS_MAX = 2,
     FARM_NET_LSTM_UNITS_MAX = 4096,
-    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 2 * FARM_NET_LSTM_LAYERS_MAX + 2,
+    FARM_NET_OPS_MAX = 4 * FARM_NET_LAYERS_MAX + 2 * FARM_NET_LSTM_LAYERS_MAX + 2,
     FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + FARM_NET_LSTM_LAYERS_MAX + 4),
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
     FARM_NET_JOIN_UNITS = 64, // in the layer over the flat input beside frames
@@ -135,6 +143,9 @@ enum farm_net_op_kind {
     FARM_NET_OP_RELU,  // out = relu(in); `in` is kept, its residual block's last convolution adds it
     FARM_NET_OP_JOIN,  // out = in, then relu(weight . flat input + bias): [in.channels + FARM_NET_JOIN_UNITS]
     FARM_NET_OP_LSTM,  // out = h of kernels/lstm.h, whose gates are in + weight . (h of the step before) + bias
+    FARM_NET_OP_NORM,  // out = activation(weight * (in - mean) / sqrt(variance + FARM_NORM_EPSILON) + bias): mean and
+                       // variance of a pixel's channels, or of a vector (Ba et al. 2016, "Layer normalization")
+    FARM_NET_OP_ACTIVATION, // out = activation(in), which the op before lacks: CONV has ReLU, DENSE ReLU and tanh
 };
 
 // One operation. Each reads the output of the one before, the first reads the frames, or else the flat input.

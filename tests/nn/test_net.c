@@ -162,7 +162,7 @@ static struct farm_net_spec two(struct farm_layer first, struct farm_layer secon
 Test(nn, refuses_invalid_tables) {
     const struct farm_layer conv = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_NONE};
     const struct farm_layer active = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_RELU};
-    const struct farm_layer tanh_conv = {FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_TANH};
+    const struct farm_layer norm = {.kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_NONE};
     const struct farm_layer pool = {FARM_LAYER_POOL, 0, 3, 2, FARM_ACTIVATION_NONE};
     const struct farm_layer active_pool = {FARM_LAYER_POOL, 0, 3, 2, FARM_ACTIVATION_RELU};
     const struct farm_layer still = {FARM_LAYER_POOL, 0, 3, 0, FARM_ACTIVATION_NONE};
@@ -172,17 +172,46 @@ Test(nn, refuses_invalid_tables) {
     const struct {
         struct farm_net_spec spec;
         const char *reason;
-    } cases[] = {{two(pool, conv), "layer 0 must be a convolution"},
-                 {two(residual, conv), "layer 0 must be a convolution"},
-                 {two(active, residual), "without activation"},
-                 {two(conv, wide), "16 channels follows"},
-                 {two(conv, tanh_conv), "ReLU or none"},
-                 {two(conv, active_pool), "no activation"},
-                 {two(conv, still), "stride must be >= 1"},
-                 {two(dense, conv), "takes flat observations"}};
+    } cases[] = {
+        {two(pool, conv), "layer 0 must be a convolution"}, {two(residual, conv), "layer 0 must be a convolution"},
+        {two(active, residual), "without activation"},      {two(conv, wide), "16 channels follows"},
+        {two(norm, conv), "layer 0 must be a convolution"}, {two(conv, active_pool), "no activation"},
+        {two(conv, still), "stride must be >= 1"},          {two(dense, conv), "takes flat observations"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) expect_refused(&cases[i].spec, atari, cases[i].reason);
     const struct farm_net_spec flat = two(dense, pool);
     expect_refused(&flat, cartpole, "flat");
+    struct farm_net_spec apart = two(dense, norm);
+    apart.separate = true;
+    expect_refused(&apart, cartpole, "halves together");
+}
+
+// A convolution's ELU and a residual block's tanh are ops of their own; a normalisation has its activation.
+Test(nn, appends_norms_and_activations) {
+    const struct farm_net_spec spec = {.name = "layers",
+                                       .layer_count = 5,
+                                       .layers = {{FARM_LAYER_CONV, 8, 3, 2, FARM_ACTIVATION_NONE},
+                                                  {.kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_NONE},
+                                                  {FARM_LAYER_RESIDUAL, 8, 3, 0, FARM_ACTIVATION_TANH},
+                                                  {FARM_LAYER_DENSE, 7, 0, 0, FARM_ACTIVATION_ELU},
+                                                  {.kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_SILU}}};
+    static const enum farm_net_op_kind kinds[] = {
+        FARM_NET_OP_CONV,       FARM_NET_OP_NORM,  FARM_NET_OP_RELU,       FARM_NET_OP_CONV, FARM_NET_OP_CONV,
+        FARM_NET_OP_ACTIVATION, FARM_NET_OP_DENSE, FARM_NET_OP_ACTIVATION, FARM_NET_OP_NORM, FARM_NET_OP_DENSE};
+    struct farm_net net;
+    cr_assert_eq(farm_net_make(&spec, &atari, &net, NULL), FARM_OK);
+    cr_assert_eq(net.op_count, 10);
+    for (int i = 0; i < 10; i++) cr_expect_eq(net.ops[i].kind, kinds[i], "op %d", i);
+    cr_expect(net.ops[4].activation == FARM_ACTIVATION_NONE && net.ops[5].activation == FARM_ACTIVATION_TANH);
+    cr_expect(net.ops[7].activation == FARM_ACTIVATION_ELU && net.ops[8].activation == FARM_ACTIVATION_SILU);
+    static const struct named tensors[] = {{2, "layers.1.weight", {8}}, {11, "layers.4.bias", {7}}};
+    expect_tensors(&net, tensors, sizeof tensors / sizeof *tensors);
+    float *params = array(net.parameter_count, sizeof *params), *mask = array(net.parameter_count, sizeof *mask);
+    farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
+    cr_expect(!farm_net_trainable(&net, mask));
+    for (int k = 0; k < 8; k++)
+        cr_expect(params[net.tensors[2].offset + k] == 1 && params[net.tensors[3].offset + k] == 0);
+    free(params);
+    free(mask);
 }
 
 Test(nn, initial_values_are_uniform_within_their_bounds) {

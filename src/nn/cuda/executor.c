@@ -202,6 +202,8 @@ static enum farm_status check_net(const struct farm_net *net, struct farm_error 
                 "network %s: op %d is a convolution of %dx%d by %d at stride %d, padded on one side alone, "
                 "which cuDNN lacks; use another network or --device cpu",
                 net->spec->name, i, op->in.height, op->in.width, op->kernel, op->stride);
+        if (op->kind == FARM_NET_OP_NORM || op->kind == FARM_NET_OP_ACTIVATION)
+            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec->name, i);
         if (op->kind == FARM_NET_OP_POOL && op->kernel > FARM_POOL_KERNEL_MAX)
             return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is a pool of %d; at most %d is supported",
                              net->spec->name, i, op->kernel, FARM_POOL_KERNEL_MAX);
@@ -548,6 +550,9 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
     }
     case FARM_NET_OP_LSTM:
         return lstm_forward(call, i, err);
+    case FARM_NET_OP_NORM:
+    case FARM_NET_OP_ACTIVATION:
+        break;
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
@@ -672,6 +677,9 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     }
     case FARM_NET_OP_LSTM:
         return lstm_backward(call, i, err);
+    case FARM_NET_OP_NORM:
+    case FARM_NET_OP_ACTIVATION:
+        break;
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
