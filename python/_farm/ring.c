@@ -311,7 +311,7 @@ static PyObject *Ring_open_policy(PyObject *object, PyObject *args) {
     self->answered = calloc(self->ring.spec.lanes, sizeof *self->answered);
     if (!self->answered) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS;
-    status = farm_local_open(board_fd, &self->ring, actor, &self->local, &err);
+    status = farm_local_open(board_fd, &self->ring, 0, actor, &self->local, &err);
     Py_END_ALLOW_THREADS;
     return status ? raise_error(&err) : Py_NewRef(Py_None);
 }

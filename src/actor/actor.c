@@ -118,7 +118,7 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     actor.groups = calloc(actor.ring.spec.lanes, sizeof *actor.groups);
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
-    if (!status && infers) status = farm_local_open(config->board_fd, &actor.ring, config->actor, &actor.local, err);
+    if (!status && infers) status = farm_local_open(config->board_fd, &actor.ring, 0, config->actor, &actor.local, err);
     const bool ready = !status;
     if (ready && config->video >= 0) status = farm_film_open(&actor.film, config->video, &actor.groups[0], err);
     if (!status && (actor.local || !infers)) status = step_lanes(&actor, err);

@@ -23,7 +23,7 @@ struct own_lane {
 
 struct farm_local {
     struct farm_board *board;
-    struct farm_ring *ring;
+    struct farm_ring *ring, own; // own: of opponents; else without lanes
     struct farm_policy_description policy;
     uint32_t actor;
     sigset_t all; // signals
@@ -41,11 +41,32 @@ static bool may_wait(const struct farm_local *local) {
     return true;
 }
 
+// From the steps of the ring on.
+static enum farm_status make_opponents(struct farm_local *local, uint32_t rows, struct farm_error *err) {
+    const struct farm_ring *ring = local->ring;
+    struct farm_ring_spec spec = {.lanes = ring->spec.lanes,
+                                  .width = rows,
+                                  .steps = (uint32_t)local->policy.net.io.stack + 2,
+                                  .answers = FARM_ANSWERS_LOCAL,
+                                  .autoreset = ring->spec.autoreset,
+                                  .env = ring->spec.env};
+    spec.env.agents = 1;
+    farm_ring_spec_answers(&spec);
+    if (local->policy.head.samples) farm_ring_spec_sample(&spec);
+    if (local->policy.net.state) farm_ring_spec_state(&spec, (uint32_t)local->policy.net.state, 1);
+    if (farm_ring_create_private(&spec, local->actor, &local->own, err)) return err->status;
+    local->ring = &local->own;
+    for (uint32_t l = 0; l < spec.lanes; l++)
+        local->own.lanes[l].produced_local = farm_lane_actor_next(&ring->lanes[l]);
+    return FARM_OK;
+}
+
 static enum farm_status understand(struct farm_local *local, const struct farm_board_description *board,
-                                   struct farm_error *err) {
+                                   uint32_t opponents, struct farm_error *err) {
     struct farm_policy_description *policy = &local->policy;
+    enum farm_status status = farm_policy_understand(board->text, &local->ring->spec.env, policy, err);
+    if (!status && opponents) status = make_opponents(local, opponents, err);
     const struct farm_ring_spec *spec = &local->ring->spec;
-    enum farm_status status = farm_policy_understand(board->text, &spec->env, policy, err);
     if (!status) status = farm_policy_check_ring(&policy->net, &policy->head, spec, err);
     if (status) return status;
     if (policy->net.parameter_count != local->board->count || (uint32_t)policy->net.io.stack > spec->steps)
@@ -87,8 +108,8 @@ static enum farm_status make_lane(struct farm_local *local, uint32_t l, uint64_t
     return farm_policy_make(&config, &own->policy, err);
 }
 
-enum farm_status farm_local_open(int board_fd, struct farm_ring *ring, uint32_t actor, struct farm_local **out,
-                                 struct farm_error *err) {
+enum farm_status farm_local_open(int board_fd, struct farm_ring *ring, uint32_t opponents, uint32_t actor,
+                                 struct farm_local **out, struct farm_error *err) {
     struct farm_board_description board;
     struct farm_local *local = calloc(1, sizeof *local);
     *out = NULL;
@@ -106,7 +127,7 @@ enum farm_status farm_local_open(int board_fd, struct farm_ring *ring, uint32_t 
     while (!(ready = farm_load_acquire(&local->board->head->newest) && farm_board_described(local->board, &board)) &&
            may_wait(local)) {
     }
-    if (ready) status = understand(local, &board, err);
+    if (ready) status = understand(local, &board, opponents, err);
     for (uint32_t l = 0; l < ring->spec.lanes && ready && !status; l++)
         status = make_lane(local, l, board.packed_layout, err);
     if (ready && !status)
@@ -125,6 +146,7 @@ void farm_local_close(struct farm_local *local) {
         free(own->state);
     }
     farm_board_free(local->board);
+    if (local->own.lanes) farm_ring_close(&local->own);
     free(local);
 }
 
@@ -147,4 +169,18 @@ void farm_local_answer(struct farm_local *local, uint32_t l, uint64_t n) {
     if (lane->state && (n + 1) % lane->answer[lane->state].every == 0) // zeros if step n + 1 begins an episode
         memcpy(farm_lane_answer_at(lane, lane->state, n + 1, 0), own->state,
                lane->width * lane->answer[lane->state].bytes);
+}
+
+struct farm_ring *farm_local_opponents(struct farm_local *local) {
+    return &local->own;
+}
+
+void farm_local_play(struct farm_local *local, uint32_t l) {
+    struct farm_lane *lane = &local->own.lanes[l];
+    const uint64_t n = farm_lane_actor_next(lane);
+    farm_local_answer(local, l, n);
+    farm_lane_actor_publish(lane);
+    farm_lane_answer(lane, n);
+    farm_lane_grant(lane, n + 1);
+    farm_lane_release(lane, n + 1);
 }

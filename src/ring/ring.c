@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "shm/place.h"
@@ -124,6 +125,23 @@ enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t ac
     while (!status && farm_ring_place_next(ring, &why)) {
     }
     if (!status && (status = why.status)) *err = why;
+    if (status) farm_ring_close(ring);
+    return status;
+}
+
+enum farm_status farm_ring_create_private(const struct farm_ring_spec *spec, uint32_t actor, struct farm_ring *ring,
+                                          struct farm_error *err) {
+    *ring = closed_ring;
+    ring->spec = *spec;
+    if (farm_ring_layout_make(spec, &ring->layout, err)) return err->status;
+    const size_t bytes = ring->layout.up_bytes + ring->layout.down_bytes;
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for a ring of %zu bytes", bytes);
+    ring->up.header = (struct farm_segment_header *)memory;
+    ring->up.bytes = bytes; // `down` ends with it
+    ring->down.header = (struct farm_segment_header *)(memory + ring->layout.up_bytes);
+    ring->down.header->owner = actor;
+    const enum farm_status status = make_lanes(ring, err);
     if (status) farm_ring_close(ring);
     return status;
 }

@@ -28,6 +28,10 @@ enum farm_ring_side {
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err);
 
+// A ring in memory of the calling process, which is both sides; without descriptors.
+enum farm_status farm_ring_create_private(const struct farm_ring_spec *spec, uint32_t actor, struct farm_ring *ring,
+                                          struct farm_error *err);
+
 // Supervisor, now and then: places a part of a long ring (segment.h: `later`) that an actor will write next, 1/128 of a
 // lane, so that two parts ahead of `produced` are placed. False: no part is due, or *err has the reason.
 bool farm_ring_place_next(struct farm_ring *ring, struct farm_error *err);

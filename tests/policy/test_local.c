@@ -59,7 +59,7 @@ static void open_sides(const struct sample *sample, uint32_t width, uint32_t ref
     local_ring = views_of(spec_for(sample, FARM_ANSWERS_LOCAL, width));
     central_ring = views_of(spec_for(sample, FARM_ANSWERS_CENTRAL, width));
     must(farm_board_watch(board, &local_ring.learner.up_control->using, &err), &err);
-    must(farm_local_open(dup(board->segment.fd_readonly), &local_ring.actor, 3, &local, &err), &err);
+    must(farm_local_open(dup(board->segment.fd_readonly), &local_ring.actor, 0, 3, &local, &err), &err);
     must(farm_validator_open(&central_ring.learner, 0, &checked, &err), &err);
     const struct farm_policy_config own = {.net = &made.net,
                                            .head = made.head,
@@ -153,6 +153,51 @@ Test(local, its_policy_answers_only_the_rows_that_it_is_given) {
     observe(&central_ring.actor.lanes[0], &samples[0].env, 0);
     cr_assert_eq(farm_policy_answer(central, &rows, 1, &err), FARM_OK);
     cr_assert(farm_lane_value(lane, 0)[0] == 0 && farm_lane_value(lane, 0)[1] != 0 && farm_lane_value(lane, 0)[2] != 0);
+    close_sides();
+}
+
+static struct farm_ring *open_opponents(uint64_t next, struct farm_local **opponents) {
+    struct farm_error err = {0};
+    central_ring.actor.lanes[0].produced_local = next;
+    must(farm_local_open(dup(board->segment.fd_readonly), &central_ring.actor, WIDTH, 3, opponents, &err), &err);
+    return farm_local_opponents(*opponents);
+}
+
+Test(local, plays_opponents_as_it_answers_a_ring) {
+    struct farm_local *opponents;
+    for (int i = 0; i < SAMPLES; i++) {
+        open_sides(&samples[i], WIDTH, 1, false);
+        struct farm_lane *here = open_opponents(0, &opponents)->lanes, *there = local_ring.actor.lanes;
+        for (uint64_t n = 0; n < STEPS; n++) {
+            cr_assert(farm_lane_actor_next(here) == n && farm_lane_actor_can_write(here));
+            observe(here, &samples[i].env, n);
+            observe(there, &samples[i].env, n);
+            farm_local_play(opponents, 0);
+            farm_local_answer(local, 0, n);
+            cr_assert(farm_lane_actor_answered(here));
+            for (uint32_t f = 0; f < FARM_ANSWERS_STANDARD; f++)
+                cr_assert_arr_eq(farm_lane_answer_at(here, f, n, 0), farm_lane_answer_at(there, f, n, 0),
+                                 here->answer[f].rows * here->answer[f].bytes, "%s: field %u of step %lu",
+                                 samples[i].name, f, n);
+        }
+        farm_local_close(opponents);
+        close_sides();
+    }
+}
+
+Test(local, opponents_of_a_new_actor_draw_other_numbers) {
+    struct farm_local *opponents;
+    int32_t drawn[2][2 * WIDTH];
+    open_sides(&samples[0], WIDTH, 1, false);
+    for (uint64_t life = 0; life < 2; life++) {
+        struct farm_lane *lane = open_opponents(3 * life, &opponents)->lanes; // of 3 slots
+        observe(lane, &samples[0].env, 0);
+        farm_local_play(opponents, 0);
+        cr_assert_eq(farm_lane_actor_next(lane), 3 * life + 1);
+        memcpy(drawn[life], farm_lane_action(lane, 0, 0), sizeof *drawn);
+        farm_local_close(opponents);
+    }
+    cr_assert_arr_neq(drawn[0], drawn[1], sizeof *drawn);
     close_sides();
 }
 
