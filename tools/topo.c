@@ -344,7 +344,7 @@ static json_t *use_json(struct view *v, struct farm_recipe recipe, const char *s
     recipe.actors = request.actors;
     snprintf(recipe.scale, sizeof recipe.scale, "%s", scale);
     if (farm_run_scale_apply(&recipe, v->plan.actor_count, &err)) return json_null();
-    if (recipe.envs_total) farm_run_scale_divide(&recipe, 0, v->plan.actor_count);
+    if (recipe.envs_total) farm_run_scale_divide(&recipe, 0, v->plan.actor_count, 1);
     request.actors = (int)recipe.actors;
     if (farm_plan_make(&v->machine, &request, &v->other, &err)) return json_null();
     const int64_t each = recipe.envs_per_actor ? recipe.envs_per_actor : FARM_ENVS_PER_ACTOR;

@@ -1,8 +1,8 @@
 // The environment interface: what an environment written in C gives to an actor. Native environments use it, and
 // plug-ins (shared objects, docs/ADDING_AN_ENVIRONMENT.md) are loaded through it. One object is one environment (one
-// game). The actor steps a group of them; each writes its observation through the pointers below straight into shared
-// memory. An environment must not keep those pointers: the next step's observation is elsewhere. Runs in an actor
-// process, one thread.
+// game), of one agent or several. The actor steps a group of them; each writes its observation through the pointers
+// below straight into shared memory. An environment must not keep those pointers: the next step's observation is
+// elsewhere. Runs in an actor process, one thread.
 #ifndef FARM_ENV_H
 #define FARM_ENV_H
 
@@ -17,7 +17,13 @@ extern "C" {
 
 #define FARM_ENV_ABI_VERSION 4u
 
-enum { FARM_OBS_FIELDS_MAX = 8, FARM_FIELD_NAME_MAX = 24, FARM_FIELD_RANK_MAX = 4, FARM_ACTION_DIMS_MAX = 128 };
+enum {
+    FARM_OBS_FIELDS_MAX = 8,
+    FARM_FIELD_NAME_MAX = 24,
+    FARM_FIELD_RANK_MAX = 4,
+    FARM_ACTION_DIMS_MAX = 128,
+    FARM_AGENTS_MAX = 64
+};
 
 enum farm_dtype { FARM_U8 = 1, FARM_I32 = 2, FARM_F32 = 3 };
 
@@ -50,7 +56,7 @@ struct farm_env_spec {
     struct farm_field_spec obs[FARM_OBS_FIELDS_MAX];
     struct farm_action_spec action;
     uint32_t frames_per_step; // frames that one agent step counts for (Atari's action repeat 4, else 1)
-    uint32_t agents;          // agents that one environment steps: 1; 0 means 1, others are refused
+    uint32_t agents;          // agents that one environment steps, 1..FARM_AGENTS_MAX; 0 means 1. All have this spec
 };
 
 // An option as text: the recipe's keys that start with "env.", without that prefix.
@@ -82,27 +88,35 @@ struct farm_env_api {
     void *(*create)(const struct farm_env_config *config, char *error, size_t error_bytes);
     void (*destroy)(void *env);
     // Starts an episode and writes its first observation: obs[i] points to field i, uninitialised memory of exactly its
-    // size.
+    // size. With several agents: to `agents` consecutive observations of it, all of which reset and step write.
     void (*reset)(void *env, void *const *obs);
     // Takes one step, writes the observation after it and the raw reward. action: as in spec.action. Returns 0, or
     // FARM_STEP_TERMINATED or FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END if a real game ended. After a
-    // non-zero result the next call is reset.
+    // non-zero result the next call is reset. With several agents: `agents` actions and rewards; the result ends all.
     uint32_t (*step)(void *env, const void *action, void *const *obs, float *reward);
     // Optional, NULL: none. The picture that a player sees, for `farm eval --video`: writes size[0] = width and size[1]
     // = height, the same at every call and each at most FARM_RENDER_SIDE_MAX, and, unless rgb is NULL, the picture
     // after the last reset or step as rgb[height][width][3]. Before the first reset rgb is NULL. Must not change the
     // game. Plug-ins compiled before it existed have a smaller struct_bytes, and none.
     void (*render)(void *env, uint32_t size[2], uint8_t *rgb);
+    // Optional, NULL: none. Takes the place of step for several agents of which some may leave before the others.
+    // ends[a], 0 before the call: 0, or what step would return for agent a, which then has left until the next reset:
+    // its actions mean nothing, its rewards and observations are ignored. Returns 0, or, as step, the end of all agents
+    // that have not left with this step; if all have left, the episode is over too. struct_bytes as for render.
+    uint32_t (*step_agents)(void *env, const void *actions, void *const *obs, float *rewards, uint8_t *ends);
 };
 
 enum { FARM_RENDER_SIDE_MAX = 4096 };
 
-// A struct farm_env_api of the functions PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step; and with a render.
+// A struct farm_env_api of the functions PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step; with a render; and with
+// a step of several agents.
 #define FARM_ENV_API(name_, about_, prefix_, destroy_) FARM_ENV_API_RENDER(name_, about_, prefix_, destroy_, NULL)
 #define FARM_ENV_API_RENDER(name_, about_, prefix_, destroy_, render_)                                                 \
+    FARM_ENV_API_AGENTS(name_, about_, prefix_, destroy_, render_, NULL)
+#define FARM_ENV_API_AGENTS(name_, about_, prefix_, destroy_, render_, step_agents_)                                   \
     {                                                                                                                  \
         FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api), name_, about_, prefix_##_spec, prefix_##_create, destroy_,  \
-            prefix_##_reset, prefix_##_step, render_                                                                   \
+            prefix_##_reset, prefix_##_step, render_, step_agents_                                                     \
     }
 
 // The symbol that a plug-in exports: its index-th environment, NULL behind the last. The result is constant and belongs

@@ -8,6 +8,9 @@
 //   TRUNCATED   with LAST: the episode was cut (time limit), so training bootstraps from this observation.
 //   GAME_END    with LAST: a real game ended (not only a life lost): `episodes` and `return_mean` count these.
 //
+// Of an environment with several agents each is an environment of the lane. One that has left (LAST) before the others
+// has FIRST with reward 0 at every step until they all start again: abandoned episodes without a transition.
+//
 // FIRST at step n+1 without LAST at step n is an abandoned episode (its actor died, or a consumer has reset it): step n
 // has weight 0 and is used for bootstrapping.
 //

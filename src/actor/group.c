@@ -26,6 +26,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  .obs_far = config->obs_far,
                                  .call = call};
     if (farm_head_mask_field(group->spec, &group->mask, NULL)) group->mask = -1; // the learner refuses it
+    if (ring->env.agents > 1) return farm_fail(err, FARM_E_UNSUPPORTED, "several agents: not in C yet");
     group->envs = calloc(width, sizeof *group->envs);
     group->ended = malloc(width * sizeof *group->ended);
     if (!group->envs || !group->ended) return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", width);

@@ -84,12 +84,17 @@ const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, 
 }
 
 farm_render *farm_plugin_render(const struct farm_env_api *api) {
-    return api->struct_bytes < sizeof *api ? NULL : api->render;
+    return api->struct_bytes < offsetof(struct farm_env_api, step_agents) ? NULL : api->render;
+}
+
+farm_step_agents *farm_plugin_step_agents(const struct farm_env_api *api) {
+    return api->struct_bytes < sizeof *api ? NULL : api->step_agents;
 }
 
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {
-    struct farm_ring_spec shape = {.lanes = 1, .width = 1, .steps = 2, .env = *spec};
+    struct farm_ring_spec shape = {.lanes = 1, .width = spec->agents, .steps = 2, .env = *spec};
     struct farm_ring_layout layout;
+    if (!spec->agents) shape.width = 1;
     farm_ring_spec_answers(&shape);
     return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
 }
@@ -100,7 +105,7 @@ static struct farm_env_spec copy_used_parts(const struct farm_env_spec *given) {
     memset(&spec, 0, sizeof spec);
     spec.obs_count = given->obs_count;
     spec.frames_per_step = given->frames_per_step;
-    spec.agents = 1;
+    spec.agents = given->agents ? given->agents : 1;
     for (uint32_t f = 0; f < given->obs_count; f++) {
         struct farm_field_spec *field = &spec.obs[f];
         snprintf(field->name, sizeof field->name, "%s", given->obs[f].name);

@@ -172,18 +172,18 @@ static bool parse_action(json_t *entry, struct farm_action_spec *action) {
 
 static bool parse_spec(const char *name, const char *text, struct farm_env_spec *spec, struct farm_error *err) {
     json_t *document = farm_json_parse(text, strlen(text), "the output of --spec", err), *obs, *action;
-    int repeat;
+    int repeat, agents = 1;
     if (!document) return false;
     memset(spec, 0, sizeof *spec);
-    bool good =
-        json_unpack(document, "{s:o, s:o, s:i}", "obs", &obs, "action", &action, "frames_per_step", &repeat) == 0 &&
-        json_array_size(obs) >= 1 && json_array_size(obs) <= FARM_OBS_FIELDS_MAX && repeat > 0 &&
-        parse_action(action, &spec->action);
+    bool good = json_unpack(document, "{s:o, s:o, s:i, s?i}", "obs", &obs, "action", &action, "frames_per_step",
+                            &repeat, "agents", &agents) == 0 &&
+                json_array_size(obs) >= 1 && json_array_size(obs) <= FARM_OBS_FIELDS_MAX && repeat > 0 && agents > 0 &&
+                parse_action(action, &spec->action);
     for (size_t i = 0; good && i < json_array_size(obs); i++) good = parse_field(json_array_get(obs, i), &spec->obs[i]);
     if (good) {
         spec->obs_count = (uint32_t)json_array_size(obs);
         spec->frames_per_step = (uint32_t)repeat;
-        spec->agents = 1;
+        spec->agents = (uint32_t)agents;
     }
     for (size_t i = 0; good && i < json_array_size(json_object_get(document, "notes")); i++)
         farm_log_info("%s: %s", name, json_string_value(json_array_get(json_object_get(document, "notes"), i)));

@@ -172,16 +172,16 @@ static enum farm_status check_answers(const struct farm_ring_spec *spec, struct 
 
 static enum farm_status check_spec(const struct farm_ring_spec *spec, struct farm_error *err) {
     if (check_count(spec->lanes, 1, FARM_LANES_MAX, "lanes", err) ||
+        check_count(spec->env.agents, 0, FARM_AGENTS_MAX, "agents in one environment", err) ||
         check_count(spec->width, 1, FARM_WIDTH_MAX, "environments a lane", err) ||
         check_count(spec->steps, 2, STEPS_MAX, "steps a ring", err) ||
         check_count(spec->env.obs_count, 1, FARM_OBS_FIELDS_MAX, "observation fields", err))
         return FARM_E_INVALID;
     if (spec->env.frames_per_step < 1)
         return farm_fail(err, FARM_E_INVALID, "0 frames a step: an agent step counts for 1 or more");
-    if (spec->env.agents > 1)
-        return farm_fail(err, FARM_E_INVALID,
-                         "%u agents in one environment: 1 is possible; make one environment for each agent",
-                         spec->env.agents);
+    if (spec->env.agents && spec->width % spec->env.agents)
+        return farm_fail(err, FARM_E_INVALID, "%u environments a lane: must be a multiple of the %u agents of one",
+                         spec->width, spec->env.agents);
     for (uint32_t f = 0; f < spec->env.obs_count; f++) {
         const struct farm_field_spec *field = &spec->env.obs[f];
         if (!has_name(field->name))

@@ -55,7 +55,7 @@ struct farm_answer_spec {
 // have one shape.
 struct farm_ring_spec {
     uint32_t lanes;   // L, 1..FARM_LANES_MAX
-    uint32_t width;   // W environments a lane
+    uint32_t width;   // W environments a lane: a multiple of env.agents, because each agent is one of them
     uint32_t steps;   // C steps a ring
     uint32_t answers; // enum farm_answers
     struct farm_env_spec env;
@@ -105,6 +105,14 @@ struct farm_down_lane {
     uint64_t generation; // earlier actors of this lane; writer: the supervisor
     uint64_t pad3[15];
 };
+
+// Whether agent `agent` of an environment's `agents` is played by a frozen policy, with this value of the recipe key
+// `opponents` (0: half, rounded down). If half play, they are the odd ones, as a two-player game's second player; else
+// the last ones.
+static inline bool farm_opponent_plays(uint32_t agents, uint32_t opponents, uint32_t agent) {
+    const uint32_t count = opponents ? opponents : agents / 2;
+    return count * 2 == agents ? agent % 2 : agent + count >= agents;
+}
 
 // Byte offsets from the start of a segment. Arrays of lane l lie at `lane_offset + l * lane_stride + field offset`;
 // step n of environment e of a field at slot (n mod C) * W + e. Every array starts on a cache line, every lane on a

@@ -150,13 +150,14 @@ static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error
 // ---- how many, and where ----
 
 // Few games need few environments, so that each game counts.
-static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, int actors_planned) {
+static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, int actors_planned, int64_t agents) {
     int64_t wanted = episodes < EVAL_ENVS_MAX ? (int64_t)episodes : EVAL_ENVS_MAX;
+    wanted = (wanted + agents - 1) / agents;
     if (!recipe->actors) recipe->actors = wanted < actors_planned ? wanted : actors_planned;
     if (recipe->envs_per_actor) return;
     int64_t each = (wanted + recipe->actors - 1) / recipe->actors;
     if (each < recipe->lanes) recipe->lanes = each;
-    recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+    recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes * agents;
 }
 
 static int64_t infer_batch_most(const struct farm_run_plan *plan) {
@@ -172,8 +173,9 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     struct farm_recipe *recipe = &plan->recipe;
     if (!recipe->actors) recipe->actors = plan->placement->actor_count;
     const int64_t actors = all_actors(plan);
-    if (!recipe->envs_per_actor)
-        recipe->envs_per_actor = (FARM_ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+    const int64_t unit = recipe->lanes * plan->env.spec.agents; // each lane has whole environments
+    if (!recipe->envs_per_actor) recipe->envs_per_actor = FARM_ENVS_PER_ACTOR;
+    recipe->envs_per_actor = (recipe->envs_per_actor + unit - 1) / unit * unit;
     int64_t environments = actors * recipe->envs_per_actor;
     const int64_t shards = plan->shards, least = actors / shards * recipe->envs_per_actor,
                   most = (actors + shards - 1) / shards * recipe->envs_per_actor; // in one shard
@@ -249,7 +251,7 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
 // The recipe's scale, then the settings that depend on it.
 static enum farm_status scale_recipe(struct farm_run_plan *plan, struct farm_error *err) {
     const int64_t actors = plan->placement->actor_count + plan->listen.expect;
-    enum farm_status status = farm_run_scale_apply(&plan->recipe, actors, err);
+    enum farm_status status = farm_run_scale_apply(&plan->recipe, actors * plan->env.spec.agents, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
     return status ? status : farm_algo_plan_make(&plan->algo, &plan->passes, err);
 }
@@ -265,9 +267,9 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
         const bool total = plan->recipe.envs_total && !plan->recipe.envs_per_actor && farm_run_learns(plan);
         if (!status && (episodes || total)) {
             const int planned = plan->placement->actor_count;
-            if (episodes) choose_eval_counts(&plan->recipe, episodes, planned);
+            if (episodes) choose_eval_counts(&plan->recipe, episodes, planned, plan->env.spec.agents);
             plan->envs_total = episodes ? 0 : plan->recipe.envs_total;
-            if (!episodes) farm_run_scale_divide(&plan->recipe, plan->listen.expect, planned);
+            if (!episodes) farm_run_scale_divide(&plan->recipe, plan->listen.expect, planned, plan->env.spec.agents);
             if (plan->recipe.actors != planned) {
                 request->actors = (int)plan->recipe.actors;
                 status = farm_plan_make(plan->machine, request, plan->placement, err);
@@ -343,9 +345,15 @@ static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct fa
     return FARM_OK;
 }
 
-static void warn_of_other_total(const struct farm_run_plan *plan) {
+static void warn_of_other_counts(const struct farm_run_plan *plan, int64_t each_asked) {
     const struct farm_recipe *recipe = &plan->recipe;
     const int64_t total = plan->envs_total, all = all_actors(plan) * recipe->envs_per_actor;
+    if (each_asked && each_asked != recipe->envs_per_actor &&
+        farm_recipe_set_by(recipe, "envs_per_actor", FARM_LAYER_FILE))
+        farm_log_warn("envs_per_actor %lld: %lld, because a lane has whole environments of %u agents, each of which "
+                      "counts (lanes %lld)",
+                      (long long)each_asked, (long long)recipe->envs_per_actor, plan->env.spec.agents,
+                      (long long)recipe->lanes);
     if (total && all != total)
         farm_log_warn("envs_total %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts",
                       (long long)total, (long long)all, (long long)all_actors(plan), all_actors(plan) == 1 ? "" : "s",
@@ -415,7 +423,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
         status = place_once(plan, episodes, &again, err);
         if (status != FARM_E_BUSY) break;
     }
-    if (!status) warn_of_other_total(plan);
+    if (!status) warn_of_other_counts(plan, !asked.scaled && plan->recipe.scaled > 1 ? 0 : asked.envs_per_actor);
     return status;
 }
 
@@ -436,7 +444,7 @@ static void log_idle(const struct farm_run_plan *plan) {
     const struct farm_machine *m = plan->machine;
     const int idle = plan->placement->idle_cpus;
     const bool scales = recipe->layers[FARM_KEY_envs_total] != FARM_LAYER_FLAG && !recipe->deterministic;
-    const int64_t lanes = (all_actors(plan) + idle) * plan->lanes,
+    const int64_t lanes = (all_actors(plan) + idle) * plan->lanes * plan->env.spec.agents,
                   more = (plan->envs_total + lanes - 1) / lanes * lanes;
     const char *s = idle == 1 ? "" : "s";
     if (idle && plan->actors_asked)

@@ -73,15 +73,16 @@ char *farm_run_scale_format(const struct farm_recipe *recipe, int64_t environmen
     return text;
 }
 
-void farm_run_scale_divide(struct farm_recipe *recipe, int64_t expect, int64_t planned) {
-    if (recipe->envs_total < recipe->lanes) recipe->lanes = recipe->envs_total;
-    const int64_t groups = recipe->envs_total / recipe->lanes;
+void farm_run_scale_divide(struct farm_recipe *recipe, int64_t expect, int64_t planned, int64_t agents) {
+    const int64_t whole = (recipe->envs_total + agents - 1) / agents; // environments of `agents` agents
+    if (whole < recipe->lanes) recipe->lanes = whole;
+    const int64_t groups = whole / recipe->lanes;
     if (!recipe->actors) {
         recipe->actors = planned < groups ? planned : groups;
         while (recipe->actors > 1 && groups >= recipe->actors + expect && groups % (recipe->actors + expect))
             recipe->actors--;
     }
     const int64_t lanes = (recipe->actors + expect) * recipe->lanes;
-    recipe->envs_per_actor = (recipe->envs_total + lanes - 1) / lanes * recipe->lanes;
+    recipe->envs_per_actor = (whole + lanes - 1) / lanes * recipe->lanes * agents;
     recipe->envs_total = 0;
 }

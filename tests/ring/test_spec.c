@@ -175,6 +175,18 @@ Test(ring, a_field_of_every_e_steps_keeps_as_many_values_as_c_steps_hold) {
     }
 }
 
+Test(ring, opponents_are_the_odd_half_or_the_last_agents) {
+    static const struct {
+        uint32_t agents, opponents;
+        const char *played; // by agent: 1 an opponent
+    } cases[] = {{1, 0, "0"},    {2, 0, "01"},   {2, 1, "01"},   {3, 0, "001"},      {3, 2, "011"},
+                 {4, 0, "0101"}, {4, 1, "0001"}, {4, 3, "0111"}, {8, 4, "01010101"}, {5, 0, "00011"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint32_t a = 0; a < cases[i].agents; a++)
+            cr_expect_eq(farm_opponent_plays(cases[i].agents, cases[i].opponents, a), cases[i].played[a] == '1',
+                         "%u agents, %u opponents: agent %u", cases[i].agents, cases[i].opponents, a);
+}
+
 Test(ring, hash_changes_with_every_field_of_the_spec) {
     struct farm_ring_spec base = spec_rich(2, 3, 6), continuous = base, more = spec_with_state(FARM_ANSWERS_CENTRAL);
     continuous.env.action.kind = FARM_ACTION_CONTINUOUS;
@@ -265,7 +277,8 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse(s.env.obs_count = 0, "0 observation fields");
     refuse(s.env.obs_count = FARM_OBS_FIELDS_MAX + 1, "9 observation fields");
     refuse(s.env.frames_per_step = 0, "frames");
-    refuse(s.env.agents = 2, "2 agents in one environment");
+    refuse(s.env.agents = FARM_AGENTS_MAX + 1, "65 agents in one environment: 0..64");
+    refuse((s.env.agents = 2, s.width = 3), "3 environments a lane: must be a multiple of the 2 agents");
     refuse(o[1].name[0] = 0, "observation field 1 has no name");
     refuse(memset(o[1].name, 'x', sizeof o[1].name), "observation field 1 has no name");
     refuse(o[0].dtype = 0, "'image'");

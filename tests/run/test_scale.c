@@ -61,7 +61,7 @@ Test(scale, auto_leaves_no_more_than_three_percent_of_the_cpus_idle) {
         const int planned = plan.actor_count;
         cr_assert_eq(farm_run_scale_apply(&recipe, planned, &error), FARM_OK, "%s", error.message);
         const int64_t total = recipe.envs_total;
-        farm_run_scale_divide(&recipe, 0, planned);
+        farm_run_scale_divide(&recipe, 0, planned, 1);
         cr_expect_eq(recipe.actors * recipe.envs_per_actor, total, "case %zu: parts are not equal", i);
         cr_expect(total >= 64 && fabs((double)total - 64 * recipe.scaled) < 1e-6);
         plan_actors((int)recipe.actors, cases[i].gpus);

@@ -46,6 +46,7 @@ static void describe_plan(const struct farm_run_plan *plan, struct farm_fps_resu
     result->width = plan->width;
     result->steps = plan->steps;
     result->frames_per_step = plan->env.spec.frames_per_step;
+    result->agents = plan->env.spec.agents;
     result->pinned = plan->placement->pinned;
     result->ring_bytes = farm_run_ring_bytes(plan);
     for (int i = 0; i < machine->node_count; i++) result->nodes += machine->node[i].total_bytes > 0;
@@ -112,6 +113,11 @@ struct probe {
     uint64_t seed;
 };
 
+// Whole environments.
+static uint32_t probe_envs(const struct farm_env *env) {
+    return (PROBE_ENVS + env->spec.agents - 1) / env->spec.agents * env->spec.agents;
+}
+
 static bool run_probe(const void *context, void *result) {
     const struct probe *probe = context;
     const struct farm_env *env = probe->env;
@@ -126,7 +132,7 @@ static bool run_probe(const void *context, void *result) {
     struct farm_bare bare;
     struct farm_error err;
     uint64_t taken_ns;
-    if ((env->confined && farm_confine_environment(&err)) || farm_bare_open(&config, PROBE_ENVS, &bare, &err)) {
+    if ((env->confined && farm_confine_environment(&err)) || farm_bare_open(&config, probe_envs(env), &bare, &err)) {
         farm_log_error("%s", err.message);
         return false;
     }
@@ -142,7 +148,7 @@ static bool run_probe(const void *context, void *result) {
 static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, double *step_ns,
                                      struct farm_error *err) {
     const struct farm_env_argument arguments[] = {
-        {"--width", .number = PROBE_ENVS}, {"--seed", .number = seed}, {"--probe-ms", .number = PROBE_MS}};
+        {"--width", .number = probe_envs(env)}, {"--seed", .number = seed}, {"--probe-ms", .number = PROBE_MS}};
     struct farm_env_program program = {.texts = NULL};
     char *text = NULL;
     enum farm_status status = farm_env_program_make(env, "actorfarm.bare", arguments, 3, &program, err);
@@ -197,6 +203,7 @@ static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env
     if (!status && !ale) status = probe_step_ns(env, (uint64_t)recipe->seed, &request.step_ns, err);
     if (status) return status;
     const struct farm_action_spec *action = &env->spec.action;
+    if (env->spec.agents > 1) request.lanes *= env->spec.agents; // ale: not found, has one
     for (uint32_t f = 0; f < env->spec.obs_count; f++) request.step_bytes += farm_field_bytes(&env->spec.obs[f]);
     request.cache_bytes = cache_part(machine);
     const int cpus = farm_bitmap_count(&machine->allowed);

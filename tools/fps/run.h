@@ -10,7 +10,7 @@
 
 struct farm_fps_result {
     struct farm_fps_samples samples;
-    uint32_t actors, lanes, width, steps, frames_per_step;
+    uint32_t actors, lanes, width, steps, frames_per_step, agents;
     double cores;   // physical ones that the actors run on, at most as many as there are actors, or the quota
     uint32_t nodes; // NUMA nodes with memory
     bool pinned;

@@ -113,7 +113,7 @@ static enum farm_status search_width(struct search *search, struct farm_error *e
     while (narrower && !widened && !status) {
         struct point point = copy_best(search);
         point.envs_per_actor /= 2;
-        if (point.envs_per_actor < point.lanes) break;
+        if (point.envs_per_actor < point.lanes * search->result.agents) break;
         status = try_point(search, point, &narrower, err);
     }
     return status;
@@ -125,7 +125,8 @@ static enum farm_status search_lanes(struct search *search, struct farm_error *e
         struct point point = copy_best(search);
         bool better;
         point.lanes = lanes;
-        if (point.envs_per_actor % lanes == 0) status = try_point(search, point, &better, err);
+        if (point.envs_per_actor % (lanes * search->result.agents) == 0)
+            status = try_point(search, point, &better, err);
     }
     return status;
 }

@@ -166,9 +166,9 @@ static uint32_t step(void *self, const void *action, void *const *obs, float *re
     static void *id##_create(const struct farm_env_config *config, char *error, size_t n) {                            \
         return make_env(&id, config, error, n);                                                                        \
     }                                                                                                                  \
-    static const struct farm_env_api id##_api =                                                                        \
-        {FARM_ENV_ABI_VERSION, sizeof id##_api, its_name, its_about, id##_spec,                                        \
-         id##_create,          destroy,         reset,    step,      NULL};
+    static const struct farm_env_api id##_api = {                                                                      \
+        FARM_ENV_ABI_VERSION, sizeof id##_api, its_name, its_about, id##_spec,                                         \
+        id##_create,          destroy,         reset,    step,      .render = NULL};
 
 static const char steps_1000[] = "max_episode_steps=1000", steps_100[] = "max_episode_steps=100",
                   steps_50[] = "max_episode_steps=50";

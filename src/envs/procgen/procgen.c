@@ -534,7 +534,7 @@ GAME_LIST(GAME_FUNCTIONS)
      "procgen/" #game,     text,                                                                                       \
      spec_##game,          create_##game,                                                                              \
      procgen_destroy,      procgen_reset,                                                                              \
-     procgen_step,         NULL},
+     procgen_step,         .render = NULL},
 static const struct farm_env_api apis[GAMES] = {GAME_LIST(GAME_API)};
 
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {

@@ -257,8 +257,8 @@ __attribute__((constructor)) static void die_while_loaded(void) {
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
     static struct farm_env_api apis[] = {
         {ABI, sizeof(struct farm_env_api), FIELDS == 2 ? "test/broken" : "rogue/first", "has the fault of its option",
-         rogue_spec, rogue_create, rogue_destroy, rogue_reset, rogue_step},
+         rogue_spec, rogue_create, rogue_destroy, rogue_reset, rogue_step, NULL, NULL},
         {ABI, sizeof(struct farm_env_api), "rogue/second", "has the fault of its option", rogue_spec, rogue_create,
-         rogue_destroy, rogue_reset, rogue_step}};
+         rogue_destroy, rogue_reset, rogue_step, NULL, NULL}};
     return index < (FIELDS == 2 ? 1 : 2) ? &apis[index] : NULL;
 }
