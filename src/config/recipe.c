@@ -392,12 +392,13 @@ static enum farm_status check_families(const struct farm_recipe *recipe, struct 
     return FARM_OK;
 }
 
-enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err) {
-    if (!continuous || !recipe->continuous[0]) return FARM_OK;
-    const enum farm_status status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, recipe->continuous, err);
+enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, bool frames, struct farm_error *err) {
+    char *over = continuous ? recipe->continuous : recipe->pictures;
+    if (!(continuous || frames) || !over[0]) return FARM_OK;
+    const enum farm_status status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, over, err);
     const size_t used = strlen(recipe->under);
-    if (used) snprintf(recipe->under + used, sizeof recipe->under - used, " and %s", recipe->continuous);
-    recipe->continuous[0] = 0;
+    if (used) snprintf(recipe->under + used, sizeof recipe->under - used, " and %s", over);
+    over[0] = 0;
     return status ? status : farm_recipe_settle(recipe, err);
 }
 
@@ -558,18 +559,19 @@ static bool name_file(const char *folder, const char *name, size_t length, const
     return n > 0 && (size_t)n < path_bytes && access(path, F_OK) == 0;
 }
 
-bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, bool continuous, char *path,
+bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, const char *variant, char *path,
                          size_t path_bytes) {
     char name[64];
     const size_t whole = strlen(env), family = strcspn(env, "/");
+    const size_t group = env[family] ? family + 1 + strcspn(env + family + 1, "-/") : whole;
     const bool any = strcmp(algo, "auto") == 0;
     if (whole >= sizeof name) return false;
     for (size_t i = 0; i <= whole; i++) name[i] = env[i] == '/' ? '_' : env[i];
-    for (int k = any ? 2 : 0; k < 4; k++) {
-        const size_t length = k % 2 ? family : whole;
-        const char *of = k < 2 ? algo : "";
+    for (int k = any ? 3 : 0; k < 6; k++) {
+        const size_t length = k % 3 == 0 ? whole : k % 3 == 1 ? group : family;
+        const char *of = k < 3 ? algo : "";
         if (!name_file(folder, name, length, "", of, path, path_bytes)) continue;
-        return !continuous || (k % 2 && name_file(folder, name, length, "_continuous", of, path, path_bytes));
+        return !variant[0] || (k % 3 == 2 && name_file(folder, name, length, variant, of, path, path_bytes));
     }
     return false;
 }

@@ -102,6 +102,7 @@ struct farm_recipe {
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
     char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read
+    char pictures[FARM_RECIPE_PATH_BYTES + 128];   // the same for frames as observations and other actions
     char under[2 * FARM_RECIPE_PATH_BYTES + 272];  // the shipped recipes that lie under a file; "": none
     farm_recipe_families *families;                // NULL: none
     double values[FARM_RECIPE_FAMILY_KEYS_MAX];    // values of the families' keys, family after family
@@ -164,14 +165,17 @@ enum farm_status farm_recipe_check_effect(const struct farm_recipe *recipe, size
                                           const struct farm_recipe_fact *facts, struct farm_error *err);
 
 // Finds the shipped recipe of an environment and an algorithm (auto: any): the first that exists in `folder` of
-// native_catch_ppo.yaml, native_ppo.yaml, native_catch.yaml, native.yaml. False: none does. continuous: only the file
-// that lies over it if actions are continuous, native_continuous_ppo.yaml or native_continuous.yaml for the second and
-// fourth.
-bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, bool continuous, char *path,
+// native_catch_ppo.yaml, native_ppo.yaml, native_catch.yaml, native.yaml. Before the family comes the name as far as
+// its first '-' or second '/': envpool_MiniGrid.yaml for envpool/MiniGrid-Empty-8x8-v0. False: none does. variant, ""
+// or
+// "_continuous" or "_frames": only the file that lies over the family's, native_continuous_ppo.yaml or
+// native_continuous.yaml.
+bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, const char *variant, char *path,
                          size_t path_bytes);
 
-// Lays the recipe for continuous actions over a settled one, once, and settles it again. Errors: those of load, settle.
-enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err);
+// Lays the recipe for continuous actions, or else for frames, over a settled one, once, and settles it again. Errors:
+// those of load, settle.
+enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, bool frames, struct farm_error *err);
 
 // The keys to which shipped recipes alone give other values than the defaults, "key: value, ...", into text ("": none).
 // Returns text.

@@ -46,7 +46,8 @@ struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe)
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err) {
     struct farm_net made;
-    enum farm_status status = farm_recipe_vary(recipe, env->action.kind == FARM_ACTION_CONTINUOUS, err);
+    enum farm_status status =
+        farm_recipe_vary(recipe, env->action.kind == FARM_ACTION_CONTINUOUS, has_images(env), err);
     if (status) return status;
     // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
     if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;

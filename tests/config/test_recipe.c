@@ -293,28 +293,31 @@ Test(recipe, a_written_recipe_of_each_algorithm_is_read) { // a key that several
 }
 
 Test(recipe, finds_the_recipe_of_an_environment_or_its_family_and_of_the_algorithm) {
-    static const char *const files[] = {"ale",     "ale_Pong",          "ale_ppo",    "ale_Pong_dqn",
-                                        "gym",     "gym_continuous",    "gym_vtrace", "gym_Odd",
-                                        "gym_ppo", "gym_continuous_ppo"};
+    static const char *const files[] = {"ale",        "ale_Pong",       "ale_ppo",    "ale_Pong_dqn",
+                                        "gym",        "gym_continuous", "gym_vtrace", "gym_Odd",
+                                        "gym_frames", "gym_Grid",       "gym_ppo",    "gym_continuous_ppo"};
     static const struct {
-        const char *env, *algo;
-        bool continuous;
-        const char *found;
+        const char *env, *algo, *variant, *found;
     } cases[] = {
-        {"ale/Pong", "auto", false, "ale_Pong"},
-        {"ale/Breakout", "auto", false, "ale"},
-        {"ale/Pong", "ppo", false, "ale_ppo"},
-        {"ale/Pong", "dqn", false, "ale_Pong_dqn"},
-        {"ale/Breakout", "ppo", false, "ale_ppo"},
-        {"ale/Breakout", "dqn", false, "ale"},
-        {"native/catch", "auto", false, NULL},
-        {"ale/Breakout", "auto", true, NULL},
-        {"gym/X", "auto", false, "gym"},
-        {"gym/X", "auto", true, "gym_continuous"},
-        {"gym/X", "ppo", true, "gym_continuous_ppo"},
-        {"gym/X", "vtrace", true, NULL},
-        {"gym/X", "dqn", true, "gym_continuous"},
-        {"gym/Odd", "auto", true, NULL},
+        {"ale/Pong", "auto", "", "ale_Pong"},
+        {"ale/Breakout", "auto", "", "ale"},
+        {"ale/Pong", "ppo", "", "ale_ppo"},
+        {"ale/Pong", "dqn", "", "ale_Pong_dqn"},
+        {"ale/Breakout", "ppo", "", "ale_ppo"},
+        {"ale/Breakout", "dqn", "", "ale"},
+        {"native/catch", "auto", "", NULL},
+        {"ale/Breakout", "auto", "_continuous", NULL},
+        {"gym/X", "auto", "", "gym"},
+        {"gym/X", "auto", "_continuous", "gym_continuous"},
+        {"gym/X", "ppo", "_continuous", "gym_continuous_ppo"},
+        {"gym/X", "vtrace", "_continuous", NULL},
+        {"gym/X", "dqn", "_continuous", "gym_continuous"},
+        {"gym/Odd", "auto", "_continuous", NULL},
+        {"gym/X", "auto", "_frames", "gym_frames"},
+        {"gym/Grid-8x8-v0", "auto", "", "gym_Grid"},
+        {"gym/Grid/one", "auto", "", "gym_Grid"},
+        {"gym/Grid-8x8-v0", "auto", "_frames", NULL},
+        {"gym/Grid-8x8-v0", "ppo", "", "gym_ppo"},
     };
     char folder[] = "/tmp/farm-recipes-XXXXXX", path[128], name[128];
     cr_assert(mkdtemp(folder));
@@ -324,7 +327,7 @@ Test(recipe, finds_the_recipe_of_an_environment_or_its_family_and_of_the_algorit
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bool found =
-            farm_recipe_shipped(folder, cases[i].env, cases[i].algo, cases[i].continuous, path, sizeof path);
+            farm_recipe_shipped(folder, cases[i].env, cases[i].algo, cases[i].variant, path, sizeof path);
         cr_assert_eq(found, cases[i].found != NULL, "case %zu: %s", i, path);
         snprintf(name, sizeof name, "%s/%s.yaml", folder, found ? cases[i].found : "");
         if (found) cr_assert_str_eq(path, name, "case %zu", i);
@@ -333,9 +336,9 @@ Test(recipe, finds_the_recipe_of_an_environment_or_its_family_and_of_the_algorit
     struct farm_error err;
     snprintf(recipe.continuous, sizeof recipe.continuous, "%s/gym_continuous.yaml", folder);
     set(&recipe, FARM_LAYER_SHIPPED, "lr", "0.25");
-    cr_assert_eq(farm_recipe_vary(&recipe, false, &err), FARM_OK);
+    cr_assert_eq(farm_recipe_vary(&recipe, false, true, &err), FARM_OK);
     cr_assert_eq(recipe.lr, 0.25);
-    cr_assert_eq(farm_recipe_vary(&recipe, true, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_recipe_vary(&recipe, true, true, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(recipe.lr, 0.5);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(name, sizeof name, "%s/%s.yaml", folder, files[i]);

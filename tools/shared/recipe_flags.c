@@ -180,12 +180,12 @@ static enum farm_status find_base(struct farm_recipe *recipe, const char **file,
     char folder[FARM_RUN_PATH_MAX], twin[2 * FARM_RUN_PATH_MAX];
     struct farm_recipe named = *recipe; // with the file's environment and algorithm
     enum farm_status status = *file ? farm_recipe_load(&named, FARM_LAYER_FILE, *file, err) : FARM_OK;
-    path[0] = recipe->continuous[0] = 0;
+    path[0] = recipe->continuous[0] = recipe->pictures[0] = 0;
     if (status) return status;
     status = farm_path_recipes(folder, sizeof folder, err);
     if (status == FARM_E_PERMISSION) return farm_fail_in(err, status, "shipped recipes");
     if (status || strcmp(named.base, "none") == 0) return FARM_OK;
-    if (!farm_recipe_shipped(folder, named.env, named.algo, false, path, path_bytes)) path[0] = 0;
+    if (!farm_recipe_shipped(folder, named.env, named.algo, "", path, path_bytes)) path[0] = 0;
     if (*file) {
         const char *slash = strrchr(*file, '/');
         snprintf(twin, sizeof twin, "%s/%s", folder, slash ? slash + 1 : *file);
@@ -194,9 +194,11 @@ static enum farm_status find_base(struct farm_recipe *recipe, const char **file,
         else if (is_same_file(*file, twin))
             path[0] = 0;
     }
-    if (!path[0] ||
-        !farm_recipe_shipped(folder, named.env, named.algo, true, recipe->continuous, sizeof recipe->continuous))
-        recipe->continuous[0] = 0;
+    char *const over[] = {recipe->continuous, recipe->pictures};
+    for (size_t i = 0; i < 2; i++)
+        if (!path[0] || !farm_recipe_shipped(folder, named.env, named.algo, i ? "_frames" : "_continuous", over[i],
+                                             sizeof recipe->continuous))
+            over[i][0] = 0;
     return FARM_OK;
 }
 
