@@ -2,16 +2,19 @@
 """Trains environments by their shipped recipes and compares the returns with what they have to reach.
 
 usage: bench/training.py BUILD [NAME[:SEED]...]     rows of the table below whose names contain a NAME, all seeds or one; without names all (hours)
+       bench/training.py summary [GROUP...]         of groups of rows (atari-10, mujoco-5): what is on record beside published figures
 
 Each seed is one `farm train`, one after another, and appends a line to bench/results/training.jsonl; its `curve` is a list of
 [seconds, mean return of the last 100 games, frames], and `first` the first moment at which that mean has reached the threshold. Seconds
 count from the first answered step; `outside_s` are those of the process before it and after the last one. Some rows play the trained
-policy too (farm eval). Prints a table; exit status 1 if a row misses its threshold, in training or evaluation.
+policy too (farm eval). Prints a table; exit status 1 if a row misses its threshold, in training or evaluation. Rows without a threshold are
+recorded only.
 """
 
 import datetime
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -30,19 +33,20 @@ def lower_quartile(returns):
     return statistics.quantiles(returns, n=4, method="inclusive")[0]
 
 
+def recorded():
+    with open(RESULTS, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def of_scale_1(algo):
     """The median over seeds of the scale's first row, as recorded on this machine."""
-    with open(RESULTS, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    returns = [line["return_mean"] for line in lines if f"{BREAKOUT} --algo {algo} --frames 300k {ONE}" in line["command"]]
+    returns = [line["return_mean"] for line in recorded() if f"{BREAKOUT} --algo {algo} --frames 300k {ONE}" in line["command"]]
     return statistics.median(returns) if returns else sys.exit(f"training.py: run scale1-{algo} first")
 
 
 def of_peer():
     """The mean over seeds of bench/peers/ppo_procgen.py, as recorded."""
-    with open(RESULTS, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    returns = [line["return_mean"] for line in lines if "ppo_procgen" in line.get("peer", "")]
+    returns = [line["return_mean"] for line in recorded() if "ppo_procgen" in line.get("peer", "")]
     return statistics.fmean(returns) if returns else sys.exit("training.py: run bench/peers/ppo_procgen.py first")
 
 
@@ -50,7 +54,7 @@ class Row(typing.NamedTuple):
     name: str
     flags: str  # of farm train
     seeds: int
-    threshold: object  # a number, or a function that returns it
+    threshold: object  # a number, or a function that returns it, or None
     of_seeds: object = min  # what has to reach it
     episodes: int = 0  # of farm eval afterwards
     explores: bool = False  # training acts at random at times, so the evaluation alone decides
@@ -59,6 +63,29 @@ class Row(typing.NamedTuple):
 COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
 BREAKOUT = "--env native/breakout"
 ONE = "--train-threads 1"  # the return does not depend on it, and runs beside other work do not wait for a second one
+
+
+class Group(typing.NamedTuple):
+    """Rows GROUP-NAME, and what others have published: the mean over seeds of the last 100 games of training."""
+
+    published: dict  # environment: mean
+    source: str
+    is_normalised: bool = False  # human-normalised scores, whose median counts
+
+
+GROUPS = {
+    "mujoco-5": Group(
+        {"HalfCheetah-v4": 1442.64, "Walker2d-v4": 2287.95, "Hopper-v4": 2382.86, "InvertedPendulum-v4": 963.09, "Humanoid-v4": 716.11},
+        "CleanRL's ppo_continuous_action, 3 seeds, 1 M steps as ours: docs/benchmark/ppo_continuous_action.md in github.com/vwxyzjn/cleanrl",
+    ),
+    "atari-10": Group(
+        {"Alien": 1736.39, "Asterix": 4820.33, "BeamRider": 2478.44, "Breakout": 430.09, "Freeway": 33.10, "MsPacman": 2345.67,
+         "Pong": 20.39, "Qbert": 17246.27, "Seaquest": 1240.30, "SpaceInvaders": 1188.82},
+        "CleanRL's ppo_atari_envpool_xla_jax, 3 seeds, 10 M agent steps, four times ours: docs/benchmark/ppo_atari_envpool_xla_jax.md in github.com/vwxyzjn/cleanrl",
+        True,
+    ),
+}  # fmt: skip
+ATARI_10 = "--algo ppo --frames 10M --recipe recipes/ale.yaml"  # the family's recipe, for Pong too
 TABLE = [
     Row("catch-vtrace", "--env native/catch --algo vtrace --frames 500k", 3, 0.95),
     Row("catch-ppo", "--env native/catch --algo ppo --frames 500k", 3, 0.95),
@@ -100,6 +127,11 @@ TABLE = [
     Row("scale16-ppo", f"{BREAKOUT} --algo ppo --frames 1200k --scale 16 {ONE}", 5, lambda: of_scale_1("ppo"), statistics.median),
     Row("scale16-vtrace", f"{BREAKOUT} --algo vtrace --frames 1200k --scale 16 {ONE}", 5, lambda: of_scale_1("vtrace"), statistics.median),
     Row("scale4-pong", f"--env ale/Pong --algo ppo --scale 4 {ONE}", 2, 18),
+    *[
+        Row(f"mujoco-5-{env.partition('-')[0].lower()}", f"--env mujoco/{env} --algo ppo --frames 1M {ONE}", 3, mean, statistics.fmean)
+        for env, mean in GROUPS["mujoco-5"].published.items()
+    ],
+    *[Row(f"atari-10-{game.lower()}", f"--env ale/{game} {ATARI_10} {ONE}", 1, None) for game in GROUPS["atari-10"].published],
     Row("breakout-60s", "--env native/breakout --algo vtrace --seconds 60", 3, 100, statistics.median),  # the README's picture
 ]
 
@@ -138,13 +170,17 @@ def train(farm, row, seed, threshold):
     every = max(len(samples) // CURVE_POINTS, 1)
     document = json.loads(result.stdout)
     score = score_of(row, document["return_mean"], played["return_mean"] if played else None)
+    aim = {} if threshold is None else {
+        "threshold": threshold, "reached": score >= threshold,
+        "first": next((point(sample) for sample in samples if sample["return_mean"] >= threshold), None),
+    }  # fmt: skip
+    scores = {key: document[key] for key in ("human_normalised", "normalised_to") if document["human_normalised"] is not None}
     return {
         "command": " ".join([os.path.basename(farm), *command[1:]]), "env": document["env"], "algo": algo, "seed": seed,
         "frames": document["frames"], "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
         "outside_s": round(process_s - document["wall_s"], 2),
-        "return_mean": document["return_mean"], "threshold": threshold, "reached": score >= threshold,
+        "return_mean": document["return_mean"], **scores, **aim,
         **({"eval_return_mean": played["return_mean"], "eval_episodes": played["episodes"]} if played else {}),
-        "first": next((point(sample) for sample in samples if sample["return_mean"] >= threshold), None),
         "curve": [point(sample) for sample in samples[:-1:every] + samples[-1:]],
     }  # fmt: skip
 
@@ -161,7 +197,33 @@ def record(farm, row, seeds, threshold, version):
     return returns
 
 
+def summarise(name):
+    """A table of the newest line of each seed of a group's rows; what is missing is named, not estimated."""
+    group, lines, ours, theirs, missing = GROUPS[name], recorded(), [], [], []
+    print(f"{name}: the mean of the last 100 games of training. Published: {group.source}")
+    for row, (env, published) in zip((row for row in TABLE if row.name.startswith(f"{name}-")), group.published.items()):
+        found = {line["seed"]: line for line in lines if line["command"].startswith(f"farm train {row.flags} --seed")}
+        if not found:
+            missing.append(env)
+            continue
+        returns = [found[seed]["return_mean"] for seed in sorted(found)]
+        text = f"  {env:20}{statistics.fmean(returns):>10.5g}  seeds {' '.join(f'{value:.5g}' for value in returns):24}published {published:>8.5g}"
+        if group.is_normalised:
+            low, high = map(float, re.findall(r", (-?[\d.]+)", found[min(found)]["normalised_to"]))
+            ours.append((statistics.fmean(returns) - low) / (high - low))
+            theirs.append((published - low) / (high - low))
+            text += f"   human-normalised {ours[-1]:.3f}, published {theirs[-1]:.3f}"
+        print(text)
+    if ours:
+        print(f"  median human-normalised score of these {len(ours)}: {statistics.median(ours):.3f}, published {statistics.median(theirs):.3f}")
+    print(f"  missing: {', '.join(missing) or 'none'}")
+
+
 def main():
+    if sys.argv[1:2] == ["summary"]:
+        for name in sys.argv[2:] or GROUPS:
+            summarise(name)
+        return 0
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the training too
@@ -175,9 +237,12 @@ def main():
         returns = record(farm, row, seeds, threshold, commit(sys.argv[1]))
         table.append((row, threshold, row.of_seeds(returns), returns))
     for row, threshold, value, returns in table:
-        verdict, seeds = "reached" if value >= threshold else "MISSED", " ".join(f"{value:.4g}" for value in returns)
-        print(f"{row.name:16}{row.of_seeds.__name__:>16}{value:>10.4g} of {threshold:<8.4g}{verdict:8} seeds {seeds}")
-    return 0 if rows and all(value >= threshold for _, threshold, value, _ in table) else 1
+        verdict = f"{'recorded':20}" if threshold is None else f"of {threshold:<9.4g}{'reached' if value >= threshold else 'MISSED':8}"
+        print(f"{row.name:28}{row.of_seeds.__name__:>14}{value:>10.4g} {verdict} seeds {' '.join(f'{value:.4g}' for value in returns)}")
+    for name in GROUPS:
+        if any(row.name.startswith(f"{name}-") for row in rows):
+            summarise(name)
+    return 0 if rows and all(threshold is None or value >= threshold for _, threshold, value, _ in table) else 1
 
 
 if __name__ == "__main__":
