@@ -41,6 +41,7 @@ static enum farm_status open_env(struct farm_actor *actor, struct farm_error *er
     enum farm_status status = farm_plugin_spec(actor->api, config->options, config->option_count, &spec, err);
     actor->call->call = FARM_CALL_NONE;
     if (status) return farm_fail_in(err, FARM_E_INVALID, "environment %s", actor->api->name);
+    spec.agents -= config->opponents;
     if (memcmp(&spec, &actor->ring.spec.env, sizeof spec) != 0)
         return farm_fail(err, FARM_E_INVALID,
                          "the lanes of actor %u were not made for environment %s with these options", config->actor,

@@ -32,9 +32,10 @@ struct farm_actor_config {
     enum farm_bad_values bad_values;
     const struct farm_env_option *options;
     size_t option_count;
-    uint64_t seed; // the run's
-    int video;     // pipe of the film (film.h) of the first lane's environment 0; -1: none
-    bool obs_far;  // the rings exceed the caches: environments get the hint FARM_ENV_OBS_FAR
+    uint64_t seed;      // the run's
+    uint32_t opponents; // agents of an environment that another policy plays, beside the ring's env.agents; 0: none
+    int video;          // pipe of the film (film.h) of the first lane's environment 0; -1: none
+    bool obs_far;       // the rings exceed the caches: environments get the hint FARM_ENV_OBS_FAR
     uint64_t spin_ns;
     bool rings_late; // shares its CPU with inference: rings once for all lanes, when no lane can continue
     uint64_t nap_ns; // maximum duration of a sleep, because SIGTERM may come just before it; 0: 100 ms

@@ -79,8 +79,10 @@ enum farm_status farm_control_obey(struct farm_group *group, const struct farm_l
     const uint64_t n = farm_lane_actor_next(lane);
     const uint32_t count = group->ring->number_count;
     enum farm_status status = FARM_OK;
-    for (uint32_t e = 0; e < group->width && !status; e++) {
-        const uint64_t *words = farm_lane_reset(lane, n, e);
+    for (uint32_t e = 0; e < group->env_count && !status; e++) {
+        const uint64_t *words = NULL;
+        for (uint32_t row = e * group->agents; row < (e + 1) * group->agents && !words; row++)
+            words = farm_lane_reset(lane, n, row);
         if (!words) continue;
         bool changes = words[FARM_CONTROL_DO] & FARM_CONTROL_RESEED;
         const uint64_t own_seed = farm_seed_derive(~config->seed, config->actor * FARM_LANES_MAX + group->lane, e, n);
@@ -91,7 +93,7 @@ enum farm_status farm_control_obey(struct farm_group *group, const struct farm_l
             changes |= !isnan(number) && number != *own;
             if (!isnan(number)) *own = number;
         }
-        group->ended[e] = true;
+        memset(group->ended + e * group->agents, true, group->agents);
         if (changes) status = remake(group, e, seed, err);
     }
     return status;

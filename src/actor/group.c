@@ -12,27 +12,38 @@
 #include "kernels/head.h"
 #include "kernels/random.h"
 
+// Guarded bytes on either side of a field: 16 of small fields, whose step may take a few nanoseconds, else 64.
+enum { GUARD_SMALL = 16, GUARD_LARGE = 64, SMALL_FIELD_BYTES = 512 };
+
 enum farm_status farm_group_make(const struct farm_actor_config *config, const struct farm_env_api *api,
                                  const struct farm_ring_spec *ring, uint32_t lane, uint64_t generation,
                                  struct farm_call *call, struct farm_group *group, struct farm_error *err) {
-    const uint32_t width = ring->width;
+    const uint32_t own = ring->env.agents ? ring->env.agents : 1, agents = own + config->opponents;
+    const uint32_t count = ring->width / own;
+    size_t scratch = 0;
     *group = (struct farm_group){.api = api,
                                  .config = config,
                                  .ring = ring,
                                  .spec = &ring->env,
                                  .lane = lane,
-                                 .width = width,
+                                 .width = ring->width,
+                                 .agents = agents,
+                                 .env_count = count,
                                  .bad_values = config->bad_values,
                                  .obs_far = config->obs_far,
                                  .call = call};
     if (farm_head_mask_field(group->spec, &group->mask, NULL)) group->mask = -1; // the learner refuses it
-    if (ring->env.agents > 1) return farm_fail(err, FARM_E_UNSUPPORTED, "several agents: not in C yet");
-    group->envs = calloc(width, sizeof *group->envs);
-    group->ended = malloc(width * sizeof *group->ended);
-    if (!group->envs || !group->ended) return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", width);
+    for (uint32_t f = 0; f < ring->env.obs_count && config->opponents; f++)
+        scratch += farm_field_bytes(&ring->env.obs[f]) * agents + 2 * GUARD_LARGE;
+    group->envs = calloc(count, sizeof *group->envs);
+    group->ended = malloc(count * agents * sizeof *group->ended);
+    group->scratch = scratch ? calloc(1, scratch) : NULL;
+    if (!group->envs || !group->ended || (scratch && !group->scratch))
+        return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", count);
+    memset(group->ended, true, count * agents);
     call->lane = lane;
     call->call = FARM_CALL_CREATE;
-    for (uint32_t e = 0; e < width; e++) {
+    for (uint32_t e = 0; e < count; e++) {
         const struct farm_env_config one = {
             .seed = farm_seed_derive(config->seed, config->actor * ring->lanes + lane, e, generation),
             .options = config->options,
@@ -42,17 +53,17 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
         const enum farm_status status = farm_plugin_create(api, &one, &group->envs[e], err);
         if (status) return status;
         if (call->heartbeat) farm_store_relaxed(call->heartbeat, farm_load_relaxed(call->heartbeat) + 1);
-        group->ended[e] = true;
     }
     call->call = FARM_CALL_NONE;
     return farm_ring_spec_find(ring, "control") ? farm_control_open(group, err) : FARM_OK;
 }
 
 void farm_group_free(struct farm_group *group) {
-    for (uint32_t e = 0; group->envs && e < group->width; e++)
+    for (uint32_t e = 0; group->envs && e < group->env_count; e++)
         if (group->envs[e]) group->api->destroy(group->envs[e]);
     free(group->envs);
     free(group->ended);
+    free(group->scratch);
     free(group->numbers);
     *group = (struct farm_group){0};
 }
@@ -79,9 +90,6 @@ static bool is_guarded(uint64_t n) {
     return n * 0x9e3779b97f4a7c15u >> 61 == 0;
 }
 
-// Guarded bytes on either side of a field: 16 of small fields, whose step may take a few nanoseconds, else 64.
-enum { GUARD_SMALL = 16, GUARD_LARGE = 64, SMALL_FIELD_BYTES = 512 };
-
 // Copies of the bytes before and behind an environment's part of a field, made before its call. `nowhere` replaces them
 // if they would leave the field's array (the first environments of slot 0, the last ones of the last slot): another
 // field of the same environment may be there.
@@ -99,8 +107,9 @@ struct field {
 
 static const uint8_t nowhere[GUARD_LARGE];
 
-static inline struct field find_field(const struct farm_lane *lane, uint32_t f, uint64_t n, size_t guard) {
-    const size_t bytes = lane->obs_bytes[f], whole = bytes * lane->width * lane->steps;
+static inline struct field find_field(const struct farm_lane *lane, uint32_t f, uint64_t n, size_t guard,
+                                      uint32_t agents) {
+    const size_t bytes = lane->obs_bytes[f] * agents, whole = lane->obs_bytes[f] * lane->width * lane->steps;
     return (struct field){.at = farm_lane_obs(lane, f, n, 0),
                           .bytes = bytes,
                           .least = lane->obs[f] + guard,
@@ -188,29 +197,12 @@ static void start_episode(const struct farm_group *group, void *const *obs, uint
     group->api->reset(group->envs[e], obs);
 }
 
-// Recipe key bad_values if it is not "count": ends the actor, or abandons the episode and begins another.
-static enum farm_status handle_senseless(struct farm_group *group, const struct farm_lane *lane, void *const *obs,
-                                         uint32_t e, int field, struct farm_error *err) {
-    if (group->bad_values == FARM_BAD_FAIL || group->call->call == FARM_CALL_RESET)
-        return fail_senseless(group, lane, field, e, err);
-    if (!group->warned)
-        farm_log_warn("environment %s returns invalid values (%s, lane %u, number %u): episode abandoned; later ones "
-                      "are only counted (rejected_steps)",
-                      group->api->name, field < (int)lane->obs_count ? group->spec->obs[field].name : "reward",
-                      group->lane, e);
-    group->warned = true;
-    farm_store_relaxed(&lane->up_control->abandoned, farm_load_relaxed(&lane->up_control->abandoned) + 1);
-    start_episode(group, obs, e);
-    field = find_senseless(group, obs, 0, false);
-    return field < 0 ? FARM_OK : fail_senseless(group, lane, field, e, err);
-}
-
-// farm_group_step with constant numbers of fields and of guarded bytes (0: none). Local copies stay in registers: the
-// compiler must assume that the environment's functions change everything else.
+// farm_group_step of environments of one agent, with constant numbers of fields and of guarded bytes (0: none). Local
+// copies stay in registers: the compiler must assume that the environment's functions change everything else.
 static inline __attribute__((always_inline)) enum farm_status
 step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size_t guard, struct farm_error *err) {
     const struct farm_action_spec *spec = &group->spec->action;
-    const bool continuous = spec->kind == FARM_ACTION_CONTINUOUS, checks_numbers = group->bad_values != FARM_BAD_COUNT;
+    const bool continuous = spec->kind == FARM_ACTION_CONTINUOUS;
     const uint64_t n = farm_lane_actor_next(lane);
     const size_t action_bytes = lane->answer[FARM_ANSWER_ACTION].bytes;
     const uint8_t *action = farm_lane_action(lane, n - 1, 0); // not used before the first step
@@ -223,14 +215,14 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     const uint32_t width = group->width, choices = spec->kind == FARM_ACTION_DISCRETE ? spec->sizes[0] : 0;
     uint64_t *const heartbeat = &lane->up_control->heartbeat, beats = farm_load_relaxed(heartbeat);
     struct field at[FARM_OBS_FIELDS_MAX];
-    for (uint32_t f = 0; f < fields; f++) at[f] = find_field(lane, f, n, guard);
+    for (uint32_t f = 0; f < fields; f++) at[f] = find_field(lane, f, n, guard, 1);
 
     for (uint32_t e = 0; e < width; e++, action += action_bytes) {
         struct guard guards[FARM_OBS_FIELDS_MAX];
         void *obs[FARM_OBS_FIELDS_MAX];
         float within[FARM_ACTION_DIMS_MAX], gained = 0;
         uint32_t answer = 0;
-        bool first = ended[e];
+        const bool first = ended[e];
         call->env = e;
         for (uint32_t f = 0; f < fields; f++) {
             obs[f] = at[f].at;
@@ -249,12 +241,6 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
                 return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, guard), e, err);
             at[f].at += at[f].bytes;
         }
-        const int field = checks_numbers ? find_senseless(group, obs, first ? 0 : gained, answer) : -1;
-        if (field >= 0) {
-            const enum farm_status status = handle_senseless(group, lane, obs, e, field, err);
-            if (status) return status;
-            first = true;
-        }
         reward[e] = first ? 0 : gained;
         flags[e] = (uint8_t)(first ? FARM_STEP_FIRST : answer ? answer | FARM_STEP_LAST : 0);
         ended[e] = answer && !first;
@@ -265,32 +251,137 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     return FARM_OK;
 }
 
-// ---- resets in the same step ----
+// ---- several agents, resets in the same step, bad_values ----
 
-// Keeps the observation of each environment whose episode ended with the step, and begins its next episode there.
-static enum farm_status renew_ended(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
-    const uint64_t n = farm_lane_actor_next(lane);
-    uint64_t *const heartbeat = &lane->up_control->heartbeat;
-    for (uint32_t e = 0; e < group->width; e++) {
-        struct guard guards[FARM_OBS_FIELDS_MAX];
-        void *obs[FARM_OBS_FIELDS_MAX];
-        if (!group->ended[e]) continue;
-        group->call->env = e;
-        for (uint32_t f = 0; f < lane->obs_count; f++) {
-            struct field field = find_field(lane, f, n, GUARD_LARGE);
-            obs[f] = field.at += e * field.bytes;
-            memcpy(farm_lane_last(lane, f, n, e), obs[f], field.bytes);
-            set_guard(&guards[f], &field, GUARD_LARGE);
-        }
-        start_episode(group, obs, e);
+// One environment in a step. `at`: its agents' observations, side by side in the lane or, with opponents, in `scratch`.
+struct turn {
+    struct farm_lane *lane;
+    uint64_t n;
+    uint32_t e;
+    bool *left; // [agents] of the group's `ended`
+    struct field at[FARM_OBS_FIELDS_MAX];
+    float rewards[FARM_AGENTS_MAX];
+    uint8_t flags[FARM_AGENTS_MAX]; // before a step FIRST of those that have left, else 0
+};
+
+// The row of an agent in the lane, or in its opponents' one.
+static uint32_t find_row(const struct farm_group *group, uint32_t e, uint32_t a, struct farm_lane **lane) {
+    const uint32_t others = group->config->opponents, own = group->agents - others;
+    const bool plays = others && farm_opponent_plays(group->agents, others, a);
+    if (plays) *lane = group->opponents;
+    return e * (plays ? others : own) + (others == own ? a / 2 : plays ? a - own : a);
+}
+
+static enum farm_status step_env(const struct farm_group *group, struct turn *turn, void *const *obs,
+                                 struct farm_error *err) {
+    const struct farm_action_spec *spec = &group->spec->action;
+    uint32_t actions[FARM_AGENTS_MAX * FARM_ACTION_DIMS_MAX];
+    uint8_t ends[FARM_AGENTS_MAX];
+    group->call->call = FARM_CALL_STEP;
+    for (uint32_t a = 0; a < group->agents; a++) {
+        struct farm_lane *lane = turn->lane;
+        const uint32_t row = find_row(group, turn->e, a, &lane);
+        const void *action = farm_lane_action(lane, turn->n - 1, row);
+        float within[FARM_ACTION_DIMS_MAX];
+        if (!turn->left[a] && is_impossible(spec, 0, action)) return fail_action(group, action, turn->e, err);
+        if (spec->kind == FARM_ACTION_CONTINUOUS) action = clip(spec, action, within);
+        memcpy(actions + a * spec->dims, action, spec->dims * sizeof *actions);
+    }
+    farm_plugin_step(group->api, group->agents, group->envs[turn->e], actions, obs, turn->rewards, turn->left, ends);
+    for (uint32_t a = 0; a < group->agents; a++) {
+        if (!farm_group_answer_valid(ends[a]))
+            return fail_env(group, turn->e, "", err, "answered 0x%x, which farm/env.h does not allow", ends[a]);
+        if (ends[a]) turn->flags[a] = ends[a] | FARM_STEP_LAST;
+    }
+    return FARM_OK;
+}
+
+// Resets or steps the environment, and checks what it wrote. Recipe key bad_values if it is not "count": ends the
+// actor, or abandons the episode and begins another.
+static enum farm_status call_env(struct farm_group *group, struct turn *turn, bool begins, struct farm_error *err) {
+    struct farm_lane *lane = turn->lane;
+    struct guard guards[FARM_OBS_FIELDS_MAX];
+    void *obs[FARM_OBS_FIELDS_MAX];
+    uint8_t *scratch = group->scratch;
+    enum farm_status status = FARM_OK;
+    int bad = -1;
+    group->call->env = turn->e;
+    for (uint32_t f = 0; f < lane->obs_count; f++) {
+        struct field *field = &turn->at[f];
+        *field = find_field(lane, f, turn->n, GUARD_LARGE, group->agents);
+        field->at += turn->e * field->bytes;
+        if (scratch) field->least = field->most = field->at = scratch + GUARD_LARGE;
+        if (scratch) scratch = field->at + field->bytes + GUARD_LARGE;
+        obs[f] = field->at;
+        set_guard(&guards[f], field, GUARD_LARGE);
+    }
+    if (begins) start_episode(group, obs, turn->e);
+    if (!begins) status = step_env(group, turn, obs, err);
+    for (uint32_t f = 0; f < lane->obs_count && !status; f++)
+        if (guard_changed(&guards[f], GUARD_LARGE))
+            return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, GUARD_LARGE), turn->e, err);
+    for (uint32_t a = 0; a < group->agents && bad < 0 && !status; a++) {
+        if (begins) turn->flags[a] |= FARM_STEP_FIRST, turn->left[a] = false;
+        for (uint32_t f = 0; f < lane->obs_count; f++) obs[f] = turn->at[f].at + a * lane->obs_bytes[f];
+        if (group->bad_values != FARM_BAD_COUNT && (begins || turn->flags[a] != FARM_STEP_FIRST))
+            bad = find_senseless(group, obs, begins ? 0 : turn->rewards[a], !begins && turn->flags[a]);
+    }
+    if (bad < 0) return status;
+    if (begins || group->bad_values == FARM_BAD_FAIL) return fail_senseless(group, lane, bad, turn->e, err);
+    if (!group->warned)
+        farm_log_warn("environment %s returns invalid values (%s, lane %u, number %u): episode abandoned; later ones "
+                      "are only counted (rejected_steps)",
+                      group->api->name, bad < (int)lane->obs_count ? group->spec->obs[bad].name : "reward", group->lane,
+                      turn->e);
+    group->warned = true;
+    farm_store_relaxed(&lane->up_control->abandoned, farm_load_relaxed(&lane->up_control->abandoned) + 1);
+    memset(turn->flags, 0, sizeof turn->flags);
+    return call_env(group, turn, true, err);
+}
+
+// With same-step resets an agent's last observation is kept, and the next episode begins with the last agent's end.
+static enum farm_status take_turn(struct farm_group *group, struct turn *turn, struct farm_error *err) {
+    struct farm_lane *lane = turn->lane;
+    bool over = true;
+    for (uint32_t a = 0; a < group->agents; a++) {
+        turn->flags[a] = turn->left[a] ? FARM_STEP_FIRST : 0;
+        over &= turn->left[a];
+    }
+    enum farm_status status = call_env(group, turn, over, err);
+    over = lane->last[0];
+    for (uint32_t a = 0; a < group->agents && lane->last[0] && !status; a++) {
+        over &= turn->left[a];
+        if (!(turn->flags[a] & FARM_STEP_LAST)) continue;
+        const uint32_t row = find_row(group, turn->e, a, &lane);
+        turn->flags[a] |= FARM_STEP_FIRST;
         for (uint32_t f = 0; f < lane->obs_count; f++)
-            if (guard_changed(&guards[f], GUARD_LARGE))
-                return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, GUARD_LARGE), e, err);
-        const int field = group->bad_values != FARM_BAD_COUNT ? find_senseless(group, obs, 0, false) : -1;
-        if (field >= 0) return fail_senseless(group, lane, field, e, err);
-        farm_lane_flags(lane, n)[e] |= FARM_STEP_FIRST;
-        group->ended[e] = false;
-        farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + 1);
+            memcpy(farm_lane_last(lane, f, turn->n, row), turn->at[f].at + a * lane->obs_bytes[f], lane->obs_bytes[f]);
+    }
+    return status || !over ? status : call_env(group, turn, true, err);
+}
+
+// An agent that has left has zeros for an observation; its mask permits all.
+static void write_turn(const struct farm_group *group, const struct turn *turn) {
+    for (uint32_t a = 0; a < group->agents; a++) {
+        struct farm_lane *lane = turn->lane;
+        const uint32_t row = find_row(group, turn->e, a, &lane), flags = turn->flags[a];
+        for (uint32_t f = 0; f < lane->obs_count; f++) {
+            uint8_t *obs = turn->at[f].at + a * lane->obs_bytes[f];
+            if (turn->left[a] && flags & FARM_STEP_FIRST) memset(obs, (int)f == group->mask, lane->obs_bytes[f]);
+            if (group->scratch) memcpy(farm_lane_obs(lane, f, turn->n, row), obs, lane->obs_bytes[f]);
+        }
+        farm_lane_reward(lane, turn->n)[row] = flags == FARM_STEP_FIRST ? 0 : turn->rewards[a];
+        farm_lane_flags(lane, turn->n)[row] = (uint8_t)flags;
+    }
+}
+
+static enum farm_status take_turns(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
+    for (uint32_t e = 0; e < group->env_count; e++) {
+        struct turn turn = {lane, farm_lane_actor_next(lane), e, .left = group->ended + e * group->agents};
+        const enum farm_status status = take_turn(group, &turn, err);
+        if (status) return status;
+        write_turn(group, &turn);
+        farm_store_relaxed(&lane->up_control->heartbeat, farm_load_relaxed(&lane->up_control->heartbeat) + 1);
     }
     group->call->call = FARM_CALL_NONE;
     if (group->obs_far) farm_fence_streams();
@@ -307,6 +398,7 @@ static enum farm_status step_lane(struct farm_group *group, struct farm_lane *la
 
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
     enum farm_status status = group->numbers ? farm_control_obey(group, lane, err) : FARM_OK;
-    if (!status) status = step_lane(group, lane, err);
-    return status || !lane->last[0] ? status : renew_ended(group, lane, err);
+    if (status) return status;
+    const bool plain = group->agents == 1 && !lane->last[0] && group->bad_values == FARM_BAD_COUNT;
+    return plain ? step_lane(group, lane, err) : take_turns(group, lane, err);
 }

@@ -49,10 +49,13 @@ struct farm_group {
     const struct farm_env_spec *spec; // the lane's
     const struct farm_actor_config *config;
     const struct farm_ring_spec *ring;
-    void **envs;          // [width]
-    bool *ended;          // [width]: the next step starts an episode
-    uint32_t lane, width; // lane: number within the actor
-    double *numbers;      // [width][number_count] that resets have set, else NAN; NULL: no such resets
+    void **envs;                // [env_count]
+    bool *ended;                // [env_count][agents]: the agent has left; if all have, the next step starts an episode
+    uint32_t lane, width;       // lane: number within the actor
+    uint32_t agents, env_count; // agents of an environment, opponents too
+    struct farm_lane *opponents; // their rows of each environment; the caller sets and answers it
+    uint8_t *scratch;            // with opponents: an environment's observations
+    double *numbers;             // [width][number_count] that resets have set, else NAN; NULL: no such resets
     enum farm_bad_values bad_values;
     int mask;               // observation field of action masks (kernels/head.h), or -1
     struct farm_call *call; // records the present call
@@ -84,6 +87,7 @@ enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lan
 enum farm_status farm_control_open(struct farm_group *group, struct farm_error *err);
 
 // Lets those that the newest answer resets start an episode; a seed or a changed number makes such an environment anew.
+// The first of its agents that is reset decides for all of them.
 enum farm_status farm_control_obey(struct farm_group *group, const struct farm_lane *lane, struct farm_error *err);
 
 #endif

@@ -87,8 +87,20 @@ farm_render *farm_plugin_render(const struct farm_env_api *api) {
     return api->struct_bytes < offsetof(struct farm_env_api, step_agents) ? NULL : api->render;
 }
 
-farm_step_agents *farm_plugin_step_agents(const struct farm_env_api *api) {
-    return api->struct_bytes < sizeof *api ? NULL : api->step_agents;
+bool farm_plugin_step(const struct farm_env_api *api, uint32_t agents, void *env, const void *actions, void *const *obs,
+                      float *rewards, bool *left, uint8_t *ends) {
+    const bool several = api->struct_bytes >= sizeof *api && api->step_agents;
+    bool over = true;
+    memset(ends, 0, agents);
+    const uint32_t answer =
+        several ? api->step_agents(env, actions, obs, rewards, ends) : api->step(env, actions, obs, rewards);
+    for (uint32_t a = 0; a < agents; a++) {
+        if (!ends[a]) ends[a] = (uint8_t)(answer > UINT8_MAX ? UINT8_MAX : answer); // no end has all bits
+        if (left[a]) ends[a] = 0;
+        left[a] |= ends[a] != 0;
+        over &= left[a];
+    }
+    return over;
 }
 
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {

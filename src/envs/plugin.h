@@ -4,6 +4,7 @@
 #define FARM_ENVS_PLUGIN_H
 
 #include <farm/env.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 
@@ -27,9 +28,10 @@ const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, 
 typedef void farm_render(void *env, uint32_t size[2], uint8_t *rgb);
 farm_render *farm_plugin_render(const struct farm_env_api *api);
 
-// Likewise its step of several agents; NULL: `step` is.
-typedef uint32_t farm_step_agents(void *env, const void *actions, void *const *obs, float *rewards, uint8_t *ends);
-farm_step_agents *farm_plugin_step_agents(const struct farm_env_api *api);
+// A step of all agents of an environment, by step_agents if it has one. left[a]: has left before, updated. ends[a]: the
+// end of agent a in this step, as the environment says, or 0. Returns whether all have left: the next call is reset.
+bool farm_plugin_step(const struct farm_env_api *api, uint32_t agents, void *env, const void *actions, void *const *obs,
+                      float *rewards, bool *left, uint8_t *ends);
 
 // FARM_E_FORMAT unless fields, sizes, names and actions are within the limits of farm/env.h and src/ring/spec.h.
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err);

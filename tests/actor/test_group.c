@@ -516,3 +516,138 @@ Test(group, names_an_environment_that_dies_of_a_signal) {
         close(output[0]);
     }
 }
+
+// ---- several agents ----
+
+// Agent a leaves in step a + 1 of each episode; the observation is {step, agent}, the mask forbids action 0, and the
+// reward is the action.
+enum { CROWD = 3, CROWD_WIDTH = 2 * CROWD };
+static struct {
+    int step[2];
+    uint32_t made, past, over; // past: the environment writes there, behind its agents' observations; over: its result
+    float bad;                 // agent 1's reward in step 1, unless it is 0
+} crowd;
+
+static int crowd_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t n) {
+    *spec = flat_spec(2);
+    spec->obs_count = 2;
+    spec->obs[1] = (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {4}};
+    spec->agents = CROWD;
+    return 0;
+}
+static void *crowd_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
+    return &crowd.step[crowd.made++ % 2];
+}
+static void crowd_destroy(void *env) {}
+static void crowd_write(const int *step, void *const *obs) {
+    for (int a = 0; a < CROWD; a++) {
+        ((float *)obs[0])[2 * a] = (float)*step;
+        ((float *)obs[0])[2 * a + 1] = (float)a;
+        memcpy((uint8_t *)obs[1] + 4 * a, "\0\1\1\1", 4);
+    }
+    if (crowd.past) ((uint8_t *)obs[1])[4 * CROWD + crowd.past - 1] ^= 0x55;
+}
+static void crowd_reset(void *env, void *const *obs) {
+    *(int *)env = 0;
+    crowd_write(env, obs);
+}
+static uint32_t crowd_step_agents(void *env, const void *actions, void *const *obs, float *rewards, uint8_t *ends) {
+    const int step = ++*(int *)env;
+    crowd_write(env, obs);
+    for (int a = 0; a < CROWD; a++) {
+        rewards[a] = (float)((const int32_t *)actions)[a];
+        if (a + 1 == step) ends[a] = FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
+    }
+    if (crowd.bad != 0 && step == 1) rewards[1] = crowd.bad;
+    return step == 2 ? crowd.over : 0;
+}
+static const struct farm_env_api crowd_api = {FARM_ENV_ABI_VERSION, sizeof crowd_api, "test/crowd",
+                                              "leaves one by one",  crowd_spec,       crowd_create,
+                                              crowd_destroy,        crowd_reset,      .step_agents = crowd_step_agents};
+
+// opponents: a lane whose policy plays the last agent of each environment.
+static void meet_crowd(enum farm_bad_values bad_values, bool same, uint32_t opponents, struct views *others) {
+    tear_down();
+    memset(&fixture, 0, sizeof fixture);
+    memset(&crowd, 0, sizeof crowd);
+    struct farm_ring_spec ring = {.lanes = 2, .width = CROWD_WIDTH - 2 * opponents, .steps = 16, .autoreset = same};
+    crowd_spec(NULL, &ring.env, NULL, 0);
+    ring.env.agents -= opponents;
+    farm_ring_spec_answers(&ring);
+    fixture.ring = views_of(ring);
+    fixture.config =
+        (struct farm_actor_config){.api = &crowd_api, .seed = 1, .bad_values = bad_values, .opponents = opponents};
+    cr_assert_eq(farm_group_make(&fixture.config, &crowd_api, &fixture.ring.actor.spec, 1, 0, &fixture.call,
+                                 &fixture.group, &err),
+                 FARM_OK, "%s", err.message);
+    ring.width = 2 * opponents;
+    ring.env.agents = opponents;
+    if (opponents) *others = views_of(ring), fixture.group.opponents = &others->actor.lanes[1];
+}
+
+// Flags of an environment's agents after each step, in letters: F FIRST, L LAST, B both, . neither.
+static void expect_flags(const char *const *steps, size_t count, uint32_t agents) {
+    const struct farm_lane *lane = &fixture.ring.actor.lanes[1];
+    const int32_t action = 2;
+    for (size_t n = 0; n < count; n++) {
+        cr_assert_eq(step_group(&action), FARM_OK, "%s", err.message);
+        for (uint32_t row = 0; row < 2 * agents; row++) {
+            const char letter = ".FLB"[flags_of(row) & 3];
+            const float *obs = farm_lane_obs(lane, 0, n, row);
+            cr_expect_eq(letter, steps[n][row % agents], "step %zu, row %u: %c", n, row, letter);
+            cr_expect_eq(reward_of(row), letter == 'F' ? 0.0f : 2.0f, "step %zu, row %u", n, row);
+            const bool blank = strchr("FB", letter) && strpbrk(steps[n], ".L"); // the others go on
+            cr_expect_eq(obs[1], blank ? 0.0f : (float)(row % agents), "step %zu, row %u", n, row);
+            cr_expect_eq(*(uint8_t *)farm_lane_obs(lane, 1, n, row), blank, "the mask permits all");
+        }
+    }
+}
+
+Test(group, an_agent_that_has_left_writes_first_until_all_start_again) {
+    static const char *const next[] = {"FFF", "L..", "FL.", "FFL", "FFF", "L.."}, *const same[] = {"FFF", "B..", "FB.",
+                                                                                                   "FFB", "B.."};
+    static const char *const all[] = {"FFF", "L..", "FLL", "FFF", "L.."}, *const bad[] = {"FFF", "FFF", "FFF"};
+    meet_crowd(FARM_BAD_RESET, false, 0, NULL);
+    expect_flags(next, 6, CROWD);
+    meet_crowd(FARM_BAD_COUNT, true, 0, NULL);
+    expect_flags(same, 5, CROWD);
+    meet_crowd(FARM_BAD_COUNT, false, 0, NULL);
+    crowd.over = FARM_STEP_TRUNCATED;
+    expect_flags(all, 5, CROWD);
+    meet_crowd(FARM_BAD_RESET, false, 0, NULL);
+    crowd.bad = INFINITY;
+    expect_flags(bad, 3, CROWD);
+    cr_expect_eq(farm_load_relaxed(&fixture.ring.learner.up_control->abandoned), 4, "2 environments, 2 steps");
+}
+
+Test(group, several_agents_write_within_their_observations_and_may_have_opponents) {
+    static const int32_t actions[] = {2, 3};
+    struct views others;
+    for (uint32_t past = 0; past < 2; past++) {
+        meet_crowd(FARM_BAD_COUNT, false, 1, &others);
+        struct farm_lane *lane = &others.actor.lanes[1];
+        for (uint64_t n = 0; n < 5; n++) {
+            cr_assert_eq(step_group(&actions[0]), FARM_OK, "%s", err.message);
+            for (uint32_t e = 0; e < 2; e++) {
+                const float *obs = farm_lane_obs(lane, 0, n, e);
+                cr_expect_eq(obs[1], (float)CROWD - 1);
+                cr_expect_eq(farm_lane_reward(lane, n)[e], n == 0 || n == 4 ? 0.0f : 3.0f, "step %d", (int)n);
+                cr_expect_eq(flags_of(2 * e), n == 1 ? 22u : n == 0 || n > 1 ? 1u : 0u);
+                cr_expect_eq(farm_lane_flags(lane, n)[e], n == 0 || n == 4 ? 1 : n == 3 ? 22 : 0, "step %d", (int)n);
+                memcpy(farm_lane_action(&others.learner.lanes[1], n, e), &actions[1], sizeof *actions);
+            }
+            farm_lane_actor_publish(lane);
+        }
+        crowd.past = 1 + past * 15;
+        cr_expect_eq(step_group(&actions[0]), FARM_E_INVALID);
+        expect_message(
+            "test/crowd writes past its observation 'action_mask' of 4 bytes: lane 1, number 0, in its step");
+        close_views(&others);
+    }
+    meet_crowd(FARM_BAD_COUNT, false, 0, NULL);
+    for (uint32_t n = 0; n < 2; n++) {
+        crowd.past = n;
+        cr_expect_eq(step_group(&actions[0]), n ? FARM_E_INVALID : FARM_OK);
+    }
+    expect_message("lane 1, number 0, in its step");
+}

@@ -113,11 +113,6 @@ struct probe {
     uint64_t seed;
 };
 
-// Whole environments.
-static uint32_t probe_envs(const struct farm_env *env) {
-    return (PROBE_ENVS + env->spec.agents - 1) / env->spec.agents * env->spec.agents;
-}
-
 static bool run_probe(const void *context, void *result) {
     const struct probe *probe = context;
     const struct farm_env *env = probe->env;
@@ -132,7 +127,8 @@ static bool run_probe(const void *context, void *result) {
     struct farm_bare bare;
     struct farm_error err;
     uint64_t taken_ns;
-    if ((env->confined && farm_confine_environment(&err)) || farm_bare_open(&config, probe_envs(env), &bare, &err)) {
+    if ((env->confined && farm_confine_environment(&err)) ||
+        farm_bare_open(&config, PROBE_ENVS * env->spec.agents, &bare, &err)) {
         farm_log_error("%s", err.message);
         return false;
     }
@@ -147,8 +143,9 @@ static bool run_probe(const void *context, void *result) {
 // The same by a Python program.
 static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, double *step_ns,
                                      struct farm_error *err) {
-    const struct farm_env_argument arguments[] = {
-        {"--width", .number = probe_envs(env)}, {"--seed", .number = seed}, {"--probe-ms", .number = PROBE_MS}};
+    const struct farm_env_argument arguments[] = {{"--width", .number = PROBE_ENVS * env->spec.agents},
+                                                  {"--seed", .number = seed},
+                                                  {"--probe-ms", .number = PROBE_MS}};
     struct farm_env_program program = {.texts = NULL};
     char *text = NULL;
     enum farm_status status = farm_env_program_make(env, "actorfarm.bare", arguments, 3, &program, err);
