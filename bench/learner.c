@@ -70,7 +70,7 @@ static void fill_lanes(struct rig *rig) {
 static void configure(struct rig *rig, const char *name, uint32_t batch) {
     const bool lstm = strcmp(name, "shallow_lstm") == 0;
     rig->batch = strcmp(name, "deep") == 0 ? UNROLLS_DEEP : BATCH;
-    rig->learner = work_config(farm_net_find(lstm ? "shallow" : name, NULL), false, rig->batch);
+    rig->learner = work_config(net_spec(lstm ? "shallow" : name), false, rig->batch);
     rig->learner.stats = &rig->stats;
     rig->learner.io.lstm = lstm ? LSTM : 0;
     rig->learner.io.lstm_layers = lstm;

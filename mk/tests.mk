@@ -176,7 +176,7 @@ run-c-tests:
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
 FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c src/board/*.c) src/learner/checkpoint.c src/replay/store.c src/intake/validator.c \
-                 src/learner/backend.c src/kernels/head.c src/nn/net.c src/policy/describe.c src/policy/observation.c \
+                 src/learner/backend.c src/kernels/head.c src/nn/net.c src/nn/net_text.c src/policy/describe.c src/policy/observation.c \
                  tests/fuzz/no_arithmetic.c src/config/recipe.c src/config/env_name.c $(wildcard src/algo/*.c) \
                  $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c)) \
                  src/run/offer.c $(addprefix src/envs/,registry.c python.c plugin.c probe.c) $(wildcard src/envs/native/*.c)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../tests/support/nets.h"
 #include "base/time.h"
 #include "board/board.h"
 #include "kernels/random.h"
@@ -50,7 +51,7 @@ static void make_model(struct model *model, const char *name) {
                                    .actions = ACTIONS};
     const struct farm_arithmetic_request request = {.net = &model->net, .infer_rows = ROWS, .fixed = true};
     char text[FARM_ARITHMETIC_TEXT];
-    must(farm_net_make(farm_net_find(name, &err), &io, &model->net, &err), &err);
+    must(farm_net_make(net_spec(name), &io, &model->net, &err), &err);
     must(farm_arithmetic_choose(&request, &model->arithmetic, text, &err), &err);
     for (uint64_t v = 0; v < 2; v++) {
         model->params[v] = malloc(model->net.parameter_count * sizeof(float));

@@ -14,7 +14,7 @@ enum { SAMPLES = 61, WIDTH = 32, STEPS = 64, LANE_ROWS = 8 };
 
 static void open_rig(struct rig *rig, const char *net, bool flat) {
     rig->batch = BATCH;
-    rig->learner = work_config(farm_net_find(net, NULL), flat, BATCH);
+    rig->learner = work_config(net_spec(net), flat, BATCH);
     rig->learner.inference.batch_max = 1;
     rig_open(rig, work_ring_spec(flat, 1, WIDTH, STEPS), 1);
     for (uint64_t n = 0; n < STEPS; n++) {

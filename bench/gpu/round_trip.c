@@ -55,11 +55,7 @@ static bool is_smallest(const struct setting *setting) {
 }
 
 static struct farm_net_spec net_of(const struct setting *setting) {
-    if (!is_smallest(setting)) return *farm_net_find(setting->net, NULL);
-    return (struct farm_net_spec){.name = "smallest",
-                                  .about = "one small layer",
-                                  .layer_count = 1,
-                                  .layers = {{.kind = FARM_LAYER_DENSE, .out = 8, .activation = FARM_ACTIVATION_RELU}}};
+    return *net_spec(is_smallest(setting) ? "dense 8" : setting->net); // one small layer
 }
 
 static void fill_config(struct table *table, const struct setting *setting, enum farm_device device,

@@ -37,7 +37,7 @@ struct size {
 static void open_learner(struct rig *rig, const struct farm_backend_ops *ops, const char *net, enum farm_mirror mirror,
                          const struct size *size) {
     const uint32_t environments = size->rings * size->lanes * size->width;
-    rig->learner = work_config(farm_net_find(net, NULL), false, size->batch);
+    rig->learner = work_config(net_spec(net), false, size->batch);
     rig->learner.arithmetic.precision = FARM_PRECISION_BF16;
     rig->learner.device.mirror = mirror;
     rig->learner.inference.batch_max = environments < INFER_MOST ? environments : INFER_MOST;

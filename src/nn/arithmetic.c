@@ -101,16 +101,16 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_form form = arithmetic->forms[i];
         if (net->ops[i].kind == FARM_NET_OP_NORM || net->ops[i].kind == FARM_NET_OP_ACTIVATION)
-            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec->name, i);
+            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec.text, i);
         if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
         if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
             return farm_fail(err, FARM_E_UNSUPPORTED,
                              "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); use precision auto or f32");
         if ((form.block != 0 && form.block != 8 && form.block != 16) || !fits_block(net, i, form.block))
             return farm_fail(err, FARM_E_INVALID, "op %d of network %s cannot have blocks of %d channels", i,
-                             net->spec->name, form.block);
+                             net->spec.text, form.block);
         if (i > 0 && !farm_arithmetic_may_change(net, i) && !farm_form_equal(form, arithmetic->forms[i - 1]))
-            return farm_fail(err, FARM_E_INVALID, "op %d of network %s must have the form of op %d", i, net->spec->name,
+            return farm_fail(err, FARM_E_INVALID, "op %d of network %s must have the form of op %d", i, net->spec.text,
                              i - 1);
     }
     if (net->io.frame_channels == 0) return FARM_OK;
@@ -118,7 +118,7 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "network %s: the first layer over frames must be a convolution with "
                          "ReLU or without activation",
-                         net->spec->name);
+                         net->spec.text);
     struct farm_arithmetic copy = *arithmetic;
     if (arithmetic->path < 0 || arithmetic->path >= FARM_CONV_U8_PATHS ||
         !farm_arithmetic_set_path(net, (int)arithmetic->path, &copy))

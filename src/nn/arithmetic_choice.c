@@ -30,7 +30,7 @@ static void make_key(const struct farm_arithmetic_request *request, char key[PLA
     const struct farm_arithmetic most = farm_arithmetic_uniform(net, request->precision, (struct farm_form){0});
     snprintf(key, PLAN_MAX / 2, "%.128s, %s, isa %x, oneDNN %d.%d.%d, %.32s %016llx, stack %d, precision %d",
              request->cpu_name ? request->cpu_name : "unknown CPU", farm_conv_u8_path_name(most.path),
-             (unsigned)dnnl_get_effective_cpu_isa(), version->major, version->minor, version->patch, net->spec->name,
+             (unsigned)dnnl_get_effective_cpu_isa(), version->major, version->minor, version->patch, net->spec.text,
              (unsigned long long)shapes, net->io.images * net->io.stack, (int)request->precision);
     *sizes_at = strlen(key);
     snprintf(key + *sizes_at, PLAN_MAX / 2, ", rows %d %d %d, kernels %d", request->train_rows, request->infer_rows,

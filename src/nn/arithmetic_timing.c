@@ -79,7 +79,7 @@ static enum farm_status make_work(const struct farm_arithmetic_request *request,
     if (!work->state || !work->flags || !work->frames || !work->rows_at || !work->params || !work->grads ||
         !work->logits || !work->value) {
         free_work(work);
-        return farm_fail(err, FARM_E_LIMIT, "no memory to time network %s with %zu rows", net->spec->name, rows);
+        return farm_fail(err, FARM_E_LIMIT, "no memory to time network %s with %zu rows", net->spec.text, rows);
     }
     uint64_t noise = 1;
     for (size_t i = 0; i < rows * frames * frame; i++) {

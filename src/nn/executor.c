@@ -25,7 +25,6 @@ struct cast {
 };
 
 struct farm_executor {
-    struct farm_net_spec spec;
     struct farm_net net;
     struct farm_arithmetic arithmetic;
     int batch_max;
@@ -202,7 +201,7 @@ static enum farm_status build(struct farm_executor *ex, bool one_size, struct fa
     make_flat(ex);
     for (int i = 0; i < ex->layer_count && status == FARM_OK && !ex->dnnl.lacking; i++) status = make_layer(ex, i, err);
     if (!ex->dnnl.lacking) return status;
-    return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; use smaller batches", ex->spec.name,
+    return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; use smaller batches", ex->net.spec.text,
                      ex->batch_max);
 }
 
@@ -216,9 +215,7 @@ enum farm_status farm_executor_create(const struct farm_executor_config *config,
     if (status != FARM_OK) return status;
     struct farm_executor *ex = calloc(1, sizeof *ex);
     if (ex == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
-    ex->spec = *config->net->spec;
     ex->net = *config->net;
-    ex->net.spec = &ex->spec;
     ex->arithmetic = *config->arithmetic;
     ex->batch_max = config->batch_max;
     ex->training = config->training;

@@ -11,63 +11,9 @@
 
 #include "kernels/random.h"
 
-#define CONV(out_, kernel_, stride_)                                                                                   \
-    {                                                                                                                  \
-        .kind = FARM_LAYER_CONV, .out = (out_), .kernel = (kernel_), .stride = (stride_),                              \
-        .activation = FARM_ACTIVATION_RELU                                                                             \
-    }
-#define DENSE(out_, activation_)                                                                                       \
-    { .kind = FARM_LAYER_DENSE, .out = (out_), .activation = (activation_) }
-#define RESIDUAL(out_, activation_)                                                                                    \
-    { .kind = FARM_LAYER_RESIDUAL, .out = (out_), .kernel = 3, .activation = (activation_) }
-// One section of IMPALA's deep network; `activation_` is what follows it.
-#define SECTION(out_, activation_)                                                                                     \
-    {.kind = FARM_LAYER_CONV_SAME, .out = (out_), .kernel = 3, .stride = 1, .activation = FARM_ACTIVATION_NONE},       \
-        {.kind = FARM_LAYER_POOL, .kernel = 3, .stride = 2, .activation = FARM_ACTIVATION_NONE},                       \
-        RESIDUAL(out_, FARM_ACTIVATION_NONE), RESIDUAL(out_, activation_)
-
-static const struct farm_net_spec nets[] = {
-    {.name = "shallow",
-     .about = "IMPALA's small network: conv 16@8x8/4, 32@4x4/2, dense 256",
-     .layer_count = 3,
-     .layers = {CONV(16, 8, 4), CONV(32, 4, 2), DENSE(256, FARM_ACTIVATION_RELU)}},
-    {.name = "nature",
-     .about = "DQN's network: conv 32@8x8/4, 64@4x4/2, 64@3x3/1, dense 512",
-     .layer_count = 4,
-     .layers = {CONV(32, 8, 4), CONV(64, 4, 2), CONV(64, 3, 1), DENSE(512, FARM_ACTIVATION_RELU)}},
-    {.name = "lite",
-     .about = "a small network for few cores: conv 16@8x8/4, 32@4x4/2, 32@3x3/2, dense 128",
-     .layer_count = 4,
-     .layers = {CONV(16, 8, 4), CONV(32, 4, 2), CONV(32, 3, 2), DENSE(128, FARM_ACTIVATION_RELU)}},
-    {.name = "mlp",
-     .about = "two hidden layers of 64 units with tanh, for flat observations",
-     .layer_count = 2,
-     .layers = {DENSE(64, FARM_ACTIVATION_TANH), DENSE(64, FARM_ACTIVATION_TANH)}},
-    {.name = "separate",
-     .about = "two networks as mlp, one for the policy and one for the value, for flat observations",
-     .separate = true,
-     .layer_count = 2,
-     .layers = {DENSE(128, FARM_ACTIVATION_TANH), DENSE(128, FARM_ACTIVATION_TANH)}},
-    {.name = "deep",
-     .about = "IMPALA's large network: three sections of 16, 32, 32 channels with residual blocks, dense 256",
-     .layer_count = 13,
-     .layers = {SECTION(16, FARM_ACTIVATION_NONE), SECTION(32, FARM_ACTIVATION_NONE), SECTION(32, FARM_ACTIVATION_RELU),
-                DENSE(256, FARM_ACTIVATION_RELU)}},
-};
-enum { NET_COUNT = sizeof nets / sizeof nets[0] };
-
+enum { OUTPUTS_MAX = 1 << 26 }; // a layer's numbers for one row
 static const float policy_scale = 0.01f;
 static const uint64_t half_stream = 88; // random numbers of a tensor's second half; separate networks have less tensors
-
-const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err) {
-    for (size_t i = 0; i < NET_COUNT; i++)
-        if (strcmp(nets[i].name, name) == 0) return &nets[i];
-    char known[128] = "";
-    for (size_t i = 0, n = 0; i < NET_COUNT && n < sizeof known; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i > 0 ? ", " : "", nets[i].name);
-    farm_fail(err, FARM_E_NOT_FOUND, "unknown network \"%s\"; must be one of: %s", name, known);
-    return NULL;
-}
 
 size_t farm_shape_count(struct farm_shape shape) {
     return (size_t)shape.channels * (shape.height > 0 ? (size_t)shape.height * (size_t)shape.width : 1);
@@ -117,7 +63,7 @@ static enum farm_status check_lstm(const struct farm_net_spec *spec, const struc
     if (spec->separate)
         return farm_fail(err, FARM_E_INVALID,
                          "network %s cannot have an LSTM, which would join the policy and the value; use \"mlp\"",
-                         spec->name);
+                         spec->text);
     return FARM_OK;
 }
 
@@ -184,7 +130,7 @@ static void append_weights(struct farm_net *net, struct farm_net_op *op, int i, 
 
 static struct farm_net_op *append_conv(struct farm_net *net, int i, const char *part, int stride, bool same,
                                        enum farm_activation activation) {
-    const struct farm_layer *layer = &net->spec->layers[i];
+    const struct farm_layer *layer = &net->spec.layers[i];
     struct farm_net_op *op = append_op(net, FARM_NET_OP_CONV, activation);
     op->out.channels = layer->out;
     set_kernel(op, layer->kernel, stride, same);
@@ -196,17 +142,17 @@ static void append_residual(struct farm_net *net, int i) {
     const int skip = net->op_count - 1;
     append_op(net, FARM_NET_OP_RELU, FARM_ACTIVATION_RELU);
     append_conv(net, i, "conv0.", 1, true, FARM_ACTIVATION_RELU);
-    append_conv(net, i, "conv1.", 1, true, net->spec->layers[i].activation)->skip = skip;
+    append_conv(net, i, "conv1.", 1, true, net->spec.layers[i].activation)->skip = skip;
 }
 
 static void append_dense(struct farm_net *net, int i) {
-    struct farm_net_op *op = append_op(net, FARM_NET_OP_DENSE, net->spec->layers[i].activation);
-    op->out = (struct farm_shape){.channels = net->spec->layers[i].out};
+    struct farm_net_op *op = append_op(net, FARM_NET_OP_DENSE, net->spec.layers[i].activation);
+    op->out = (struct farm_shape){.channels = net->spec.layers[i].out};
     append_weights(net, op, i, "");
 }
 
 static void append_norm(struct farm_net *net, int i) {
-    append_weights(net, append_op(net, FARM_NET_OP_NORM, net->spec->layers[i].activation), i, "");
+    append_weights(net, append_op(net, FARM_NET_OP_NORM, net->spec.layers[i].activation), i, "");
 }
 
 // Gives the last op's activation to an op of its own if executors do not fuse it.
@@ -220,47 +166,46 @@ static void append_activation(struct farm_net *net) {
     append_op(net, FARM_NET_OP_ACTIVATION, activation);
 }
 
+// Says why layer i is refused: layer, input, reason.
+#define REFUSE(net, i, err, ...)                                                                                       \
+    (farm_fail(err, FARM_E_INVALID, __VA_ARGS__), farm_net_fail_layer(&(net)->spec, (net)->spec.words[i], err))
+
 // Checks layer i, which reads a picture.
 static enum farm_status check_picture(const struct farm_net *net, int i, struct farm_error *err) {
-    const char *name = net->spec->name;
-    const struct farm_layer *layer = &net->spec->layers[i];
+    const struct farm_layer *layer = &net->spec.layers[i];
     const struct farm_shape in = next_in(net);
     const bool residual = layer->kind == FARM_LAYER_RESIDUAL, pool = layer->kind == FARM_LAYER_POOL;
     if (in.height == 0)
-        return farm_fail(err, FARM_E_INVALID,
-                         "network %s: layer %d reads a picture, but its input is flat; use \"mlp\" or \"separate\"",
-                         name, i);
+        return REFUSE(net, i, err, "it reads a picture, but its input is a vector of %d numbers; %s", in.channels,
+                      has_frames(&net->io) ? "put it before the first `dense`"
+                                           : "use `dense` layers, \"mlp\" or \"separate\"");
     if (layer->kernel < 1 || (!residual && layer->stride < 1))
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: kernel and stride must be >= 1", name, i);
-    if (pool && layer->activation != FARM_ACTIVATION_NONE)
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: a pool has no activation", name, i);
+        return REFUSE(net, i, err, "kernel and stride must be >= 1");
+    if (pool && layer->activation != FARM_ACTIVATION_NONE) return REFUSE(net, i, err, "a pool has no activation");
     if (layer->kind == FARM_LAYER_CONV && (in.height < layer->kernel || in.width < layer->kernel))
-        return farm_fail(err, FARM_E_INVALID,
-                         "network %s: the input is too small: layer %d gets %dx%d, its kernel is %dx%d", name, i,
-                         in.height, in.width, layer->kernel, layer->kernel);
-    if (residual && (net->ops[net->op_count - 1].activation != FARM_ACTIVATION_NONE || layer->out != in.channels))
-        return farm_fail(
-            err, FARM_E_INVALID,
-            "network %s: layer %d: a residual block of %d channels follows a layer of as many without activation", name,
-            i, layer->out);
+        return REFUSE(net, i, err, "kernel %d exceeds its input, %dx%d; use a smaller kernel, or `same`", layer->kernel,
+                      in.height, in.width);
+    if (residual && net->ops[net->op_count - 1].activation != FARM_ACTIVATION_NONE)
+        return REFUSE(net, i, err, "a residual block follows a layer without activation; write `none` there");
+    if (residual && layer->out != in.channels)
+        return REFUSE(net, i, err, "a residual block has as many channels as its input, %d", in.channels);
     return FARM_OK;
 }
 
 // Appends the tensors and ops of layer i.
 static enum farm_status append_layer(struct farm_net *net, int i, struct farm_error *err) {
-    const struct farm_layer *layer = &net->spec->layers[i];
+    const struct farm_layer *layer = &net->spec.layers[i];
     const bool conv = layer->kind == FARM_LAYER_CONV || layer->kind == FARM_LAYER_CONV_SAME;
     const bool norm = layer->kind == FARM_LAYER_NORM;
     if (layer->out < 1 && layer->kind != FARM_LAYER_POOL && !norm)
-        return farm_fail(err, FARM_E_INVALID, "layer %d has %d outputs", i, layer->out);
+        return REFUSE(net, i, err, "it needs at least one output, not %d", layer->out);
     if (net->op_count == 0 && has_frames(&net->io) && !conv)
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer 0 must be a convolution if the input is frames",
-                         net->spec->name);
-    if (norm && net->spec->separate)
-        return farm_fail(err, FARM_E_INVALID,
-                         "network %s: layer %d would normalise the policy's and the value's halves together; "
-                         "leave out \"norm\" or \"separate\"",
-                         net->spec->name, i);
+        return REFUSE(net, i, err,
+                      "the first layer over frames must be `conv` or `section`, as in shallow, nature, "
+                      "lite, deep");
+    if (net->spec.separate && layer->kind != FARM_LAYER_DENSE)
+        return REFUSE(net, i, err, "`separate` is for `dense` layers alone%s",
+                      norm ? ": `norm` would join the policy and the value" : "");
     if (layer->kind != FARM_LAYER_DENSE && !norm) {
         const enum farm_status status = check_picture(net, i, err);
         if (status != FARM_OK) return status;
@@ -285,8 +230,11 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
     }
     append_activation(net);
     const struct farm_shape out = next_in(net);
-    if ((double)out.channels * (out.height + 1) * (out.width + 1) > INT_MAX)
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d is too large", net->spec->name, i);
+    if ((double)out.channels * (out.height + 1) * (out.width + 1) > OUTPUTS_MAX)
+        return REFUSE(net, i, err, "an output of %dx%dx%d is too large: at most %d numbers", out.channels, out.height,
+                      out.width, OUTPUTS_MAX);
+    if (net->parameter_count > FARM_NET_PARAMETERS_MAX)
+        return REFUSE(net, i, err, "%zu parameters with it: at most %d", net->parameter_count, FARM_NET_PARAMETERS_MAX);
     return FARM_OK;
 }
 
@@ -351,19 +299,14 @@ static void append_heads(struct farm_net *net) {
 
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err) {
-    *net = (struct farm_net){.spec = spec, .io = *io};
+    *net = (struct farm_net){.spec = *spec, .io = *io};
     complete_io(&net->io);
     enum farm_status status = check_io(&net->io, err);
     if (status == FARM_OK) status = check_lstm(spec, &net->io, err);
     if (status != FARM_OK) return status;
     if (spec->layer_count < 1 || spec->layer_count > FARM_NET_LAYERS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->name, spec->layer_count,
+        return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->text, spec->layer_count,
                          FARM_NET_LAYERS_MAX);
-    if (has_frames(io) && spec->layers[0].kind == FARM_LAYER_DENSE)
-        return farm_fail(
-            err, FARM_E_INVALID,
-            "network %s takes flat observations, not frames; use \"shallow\", \"nature\", \"lite\" or \"deep\"",
-            spec->name);
     for (int i = 0; i < spec->layer_count; i++) {
         const enum farm_status made = append_layer(net, i, err);
         if (made != FARM_OK) return made;
@@ -372,7 +315,9 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
     for (int layer = 0; layer < net->io.lstm_layers; layer++) append_lstm(net, layer);
     append_heads(net);
     append_statistics(net);
-    return FARM_OK;
+    if (net->parameter_count <= FARM_NET_PARAMETERS_MAX) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID, "network %s has %zu parameters here: at most %d", spec->text,
+                     net->parameter_count, FARM_NET_PARAMETERS_MAX);
 }
 
 // The first buffer that is neither a nor b.
@@ -482,7 +427,7 @@ static int trained_blocks(const struct farm_net *net, int t, struct block out[2]
     const size_t all = (size_t)tensor->dims[0], columns = tensor->count / all;
     const struct block whole = {tensor->offset, all - (policy ? (size_t)net->io.free_outputs : 0), columns, columns};
     out[0] = out[1] = whole;
-    if (!net->spec->separate) return 1;
+    if (!net->spec.separate) return 1;
     if (policy || value) {
         out[0].columns /= 2;
         out[0].first += value ? columns / 2 : 0;

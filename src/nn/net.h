@@ -46,6 +46,8 @@ struct farm_layer {
 
 enum {
     FARM_NET_LAYERS_MAX = 32,
+    FARM_NET_TEXT_BYTES = 256, // zero included
+    FARM_NET_SIZE_MAX = 65536, // largest number in a text
     FARM_NET_LSTM_LAYERS_MAX = 2,
     FARM_NET_LSTM_UNITS_MAX = 4096,
     FARM_NET_OPS_MAX = 4 * FARM_NET_LAYERS_MAX + 2 * FARM_NET_LSTM_LAYERS_MAX + 2,
@@ -53,28 +55,40 @@ enum {
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
     FARM_NET_JOIN_UNITS = 64, // in the layer over the flat input beside frames
     FARM_TENSOR_NAME_MAX = 48,
-    FARM_NET_PARAMETERS_MAX = 1 << 28 // another process describes at most this many: 1 GiB
+    FARM_NET_PARAMETERS_MAX = 1 << 28 // 1 GiB
+};
+
+// A layer as a text's reader counts them: a section is one, and has several rows of the table.
+struct farm_net_words {
+    uint8_t number;    // from 1; 0: the table is not a text's
+    uint8_t at, bytes; // its words in the text
 };
 
 struct farm_net_spec {
-    const char *name;  // "shallow", "nature", "lite", "mlp", "separate", "deep"
-    const char *about; // one line for --help
-    bool separate;     // dense layers only; the first half of each one's units leads to the policy, the second to the
-                       // value: weights between the halves stay 0
+    char text[FARM_NET_TEXT_BYTES]; // as farm_net_find takes it
+    bool separate; // dense layers only; the first half of each one's units leads to the policy, the second to the
+                   // value: weights between the halves stay 0
     int layer_count;
     struct farm_layer layers[FARM_NET_LAYERS_MAX];
+    struct farm_net_words words[FARM_NET_LAYERS_MAX]; // where each row comes from
 };
 
-// Known networks; NULL-terminated by index: i = 0, 1, ... until NULL.
-//   shallow  IMPALA's small net (Espeholt et al. 2018, fig. 3 left): conv 16@8x8/4, 32@4x4/2, FC 256
-//   nature   Mnih et al. 2015: conv 32@8x8/4, 64@4x4/2, 64@3x3/1, FC 512
-//   lite     for few cores: conv 16@8x8/4, 32@4x4/2, 32@3x3/2, FC 128
+// Reads a network: a name, or its layers with commas between them (docs/TRAINING.md, "Networks"):
+//   conv OUT@KxK/S [same]   dense UNITS   pool [KxK/S]   residual [OUT]   section OUT
+// Names are texts, too:
+//   shallow  IMPALA's small net (Espeholt et al. 2018, fig. 3 left)
+//   nature   Mnih et al. 2015
+//   lite     for few cores
 //   mlp      two hidden layers of 64 units, tanh
 //   separate two such networks, one for the policy and one for the value
-//   deep     IMPALA's large net (fig. 3 right): three sections of 16, 32 and 32 channels, each conv
-//            3x3/1 without activation, max-pool 3x3/2, two residual blocks of 3x3; ReLU, FC 256, ReLU
-// Their LSTM, if any, is farm_net_io's.
-const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err);
+//   deep     IMPALA's large net (fig. 3 right)
+// Their LSTM, if any, is farm_net_io's. Shapes are farm_net_make's to check. FARM_E_NOT_FOUND: an unknown word;
+// FARM_E_INVALID. The text may come from another process.
+enum farm_status farm_net_find(const char *text, struct farm_net_spec *spec, struct farm_error *err);
+
+// Puts the layer's number and words before the message in *err: "layer 3 (64@3x3/1): ". Returns FARM_E_INVALID.
+enum farm_status farm_net_fail_layer(const struct farm_net_spec *spec, struct farm_net_words source,
+                                     struct farm_error *err);
 
 // A part of the flat input: what a row's pointer to it means.
 enum farm_net_input_kind {
@@ -162,7 +176,7 @@ struct farm_net_op {
 };
 
 struct farm_net {
-    const struct farm_net_spec *spec;
+    struct farm_net_spec spec;
     struct farm_net_io io;
     int state;            // floats of recurrent state of one environment: of each LSTM layer h, then c; 0: none
     int normalise;        // index of the tensor normalise.mean [farm_net_pixels + flat]; normalise.variance and

@@ -18,13 +18,10 @@ enum { STACK_MAX = 32, LADDER_MAX = 1000, TEXT_LINES = 21 };
 static enum farm_status make_net(const char *name, const struct farm_policy_options *options,
                                  const struct farm_env_spec *env, struct farm_net *net, struct farm_error *err) {
     struct farm_net_io io;
-    const struct farm_net_spec *spec = farm_net_find(name, NULL);
-    if (!spec) return farm_fail(err, FARM_E_NOT_FOUND, "the policy's text names a network that is unknown here");
-    enum farm_status status = farm_policy_io(env, options, &io, err);
-    if (!status) status = farm_net_make(spec, &io, net, err);
-    if (status || net->parameter_count <= FARM_NET_PARAMETERS_MAX) return status;
-    return farm_fail(err, FARM_E_LIMIT, "network %s has %zu parameters here: at most %d can be sent to actors",
-                     spec->name, net->parameter_count, FARM_NET_PARAMETERS_MAX);
+    struct farm_net_spec spec;
+    enum farm_status status = farm_net_find(name, &spec, err);
+    if (!status) status = farm_policy_io(env, options, &io, err);
+    return status ? status : farm_net_make(&spec, &io, net, err);
 }
 
 static bool is_share(float x) {
@@ -33,16 +30,16 @@ static bool is_share(float x) {
 
 enum farm_status farm_policy_understand(const char *text, const struct farm_env_spec *env,
                                         struct farm_policy_description *out, struct farm_error *err) {
-    char name[32], plan[FARM_ARITHMETIC_PLAN_BYTES];
+    char name[FARM_NET_TEXT_BYTES], plan[FARM_ARITHMETIC_PLAN_BYTES];
     struct farm_policy_options o;
     struct farm_sampler sampler = {0};
     uint64_t refresh;
     int used = 0;
-    const int read = sscanf(text, "net=%31s\n" LINES "arithmetic=%1023[^\n]%n", name, &o.stack, &o.lstm, &o.lstm_layers,
-                            &o.normalise_observations, &o.normalise_rewards, &o.last_inputs, &o.state_sigma, &o.squash,
-                            &o.scale_actions, &o.q, &o.duelling, &sampler.seed, &refresh, &sampler.epsilon_start,
-                            &sampler.epsilon_end, &sampler.ladder, &sampler.epsilon_versions, &sampler.environments,
-                            &sampler.width, plan, &used);
+    const int read = sscanf(text, "net=%255[^\n]\n" LINES "arithmetic=%1023[^\n]%n", name, &o.stack, &o.lstm,
+                            &o.lstm_layers, &o.normalise_observations, &o.normalise_rewards, &o.last_inputs,
+                            &o.state_sigma, &o.squash, &o.scale_actions, &o.q, &o.duelling, &sampler.seed, &refresh,
+                            &sampler.epsilon_start, &sampler.epsilon_end, &sampler.ladder, &sampler.epsilon_versions,
+                            &sampler.environments, &sampler.width, plan, &used);
     if (read < TEXT_LINES || strcmp(text + used, "\n") != 0)
         return farm_fail(err, FARM_E_FORMAT, "a policy's text of %d lines: line %d is not as it must be", TEXT_LINES,
                          read + 1);
@@ -74,7 +71,7 @@ enum farm_status farm_policy_describe(const struct farm_policy_description *poli
     char plan[FARM_ARITHMETIC_PLAN_BYTES];
     struct farm_policy_description again;
     farm_arithmetic_write(net, &policy->arithmetic, plan);
-    snprintf(text, FARM_POLICY_TEXT_BYTES, "net=%.31s\n" LINES "arithmetic=%s\n", net->spec->name, (uint64_t)io->stack,
+    snprintf(text, FARM_POLICY_TEXT_BYTES, "net=%s\n" LINES "arithmetic=%s\n", net->spec.text, (uint64_t)io->stack,
              (uint64_t)io->lstm, (uint64_t)io->lstm_layers, flags[0], flags[1], flags[2], flags[3], flags[4], flags[5],
              flags[6], flags[7], sampler->seed, (uint64_t)policy->refresh, (double)sampler->epsilon_start,
              (double)sampler->epsilon_end, (double)sampler->ladder, sampler->epsilon_versions, sampler->environments,
@@ -83,7 +80,7 @@ enum farm_status farm_policy_describe(const struct farm_policy_description *poli
     if (status || (again.net.parameter_count == net->parameter_count && again.net.op_count == net->op_count &&
                    again.net.io.input_count == io->input_count && !again.plain))
         return status;
-    return farm_fail(err, FARM_E_UNSUPPORTED, "network %.32s cannot be described to actors", net->spec->name);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s cannot be described to actors", net->spec.text);
 }
 
 // ---- rings ----

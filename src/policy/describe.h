@@ -20,13 +20,11 @@ struct farm_policy_description {
     uint32_t refresh; // parameters may change when a step that is a multiple of it is answered; 1: at every step
 };
 
-// Fails with FARM_E_UNSUPPORTED if the text would give another policy: the network is not in the table, or its input is
-// not farm_policy_io's.
+// Fails with FARM_E_UNSUPPORTED if the text would give another policy: its input is not farm_policy_io's.
 enum farm_status farm_policy_describe(const struct farm_policy_description *policy, const struct farm_env_spec *env,
                                       char text[FARM_POLICY_TEXT_BYTES], struct farm_error *err);
 
-// FARM_E_FORMAT: not such a text; FARM_E_NOT_FOUND: an unknown network; FARM_E_LIMIT: more than
-// FARM_NET_PARAMETERS_MAX parameters; or what farm_policy_io, farm_head_make and farm_net_make refuse.
+// FARM_E_FORMAT: not such a text; or what farm_net_find, farm_policy_io, farm_head_make and farm_net_make refuse.
 enum farm_status farm_policy_understand(const char *text, const struct farm_env_spec *env,
                                         struct farm_policy_description *out, struct farm_error *err);
 

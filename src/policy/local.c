@@ -71,7 +71,7 @@ static enum farm_status understand(struct farm_local *local, const struct farm_b
     if (status) return status;
     if (policy->net.parameter_count != local->board->count || (uint32_t)policy->net.io.stack > spec->steps)
         return farm_fail(err, FARM_E_INVALID, "the board holds %zu parameters, and network %s has %zu",
-                         (size_t)local->board->count, policy->net.spec->name, policy->net.parameter_count);
+                         (size_t)local->board->count, policy->net.spec.text, policy->net.parameter_count);
     if (policy->plain) farm_log_info("actor %u: this CPU lacks the learner's arithmetic: infers in f32", local->actor);
     return FARM_OK;
 }

@@ -142,7 +142,8 @@ static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error
     if (status)
         return farm_fail(err, status, "%s: %.600s%s", plan->env.name, why.message,
                          status == FARM_E_UNSUPPORTED ? " (farm fps steps any environment)" : "");
-    plan->net = *farm_net_find(plan->recipe.net, err);
+    const enum farm_status found = farm_net_find(plan->recipe.net, &plan->net, err);
+    if (found) return found;
     if (plan->local && !farm_net_make(&plan->net, &plan->io, &made, err)) plan->board_parameters = made.parameter_count;
     return choose_device(plan, err);
 }

@@ -132,7 +132,7 @@ static enum farm_status make_key(const struct farm_recipe *recipe, char key[KEY_
     if (!status)
         snprintf(key, KEY_BYTES, "%s, %d CPUs, %.200s, %s of %zu parameters, %u x %u x %u, version %d",
                  farm_machine_cpu_name(NULL, cpu, sizeof cpu) ? cpu : "unknown CPU",
-                 farm_bitmap_count(&plan->machine->allowed), plan->env.name, plan->net.name, net.parameter_count,
+                 farm_bitmap_count(&plan->machine->allowed), plan->env.name, plan->net.text, net.parameter_count,
                  plan->actors, plan->lanes, plan->width, CHOICE_VERSION);
     farm_run_plan_free(plan);
     free(plan);

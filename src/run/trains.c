@@ -13,11 +13,17 @@ static bool has_images(const struct farm_env_spec *env) {
     return found;
 }
 
+static enum farm_status make_net(const char *text, const struct farm_net_io *io, struct farm_error *err) {
+    struct farm_net_spec spec;
+    struct farm_net made;
+    const enum farm_status status = farm_net_find(text, &spec, err);
+    return status ? status : farm_net_make(&spec, io, &made, err);
+}
+
 // The net of key net "auto": for frames, "shallow", or "deep" if they are too small for its first layers.
 static const char *choose_net(const struct farm_net_io *io) {
-    struct farm_net made;
     if (!io->frame_channels) return "mlp";
-    return farm_net_make(farm_net_find("shallow", NULL), io, &made, NULL) ? "deep" : "shallow";
+    return make_net("shallow", io, NULL) ? "deep" : "shallow";
 }
 
 static struct farm_policy_options policy_options(const struct farm_recipe *recipe) {
@@ -45,7 +51,6 @@ struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe)
 
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err) {
-    struct farm_net made;
     enum farm_status status =
         farm_recipe_vary(recipe, env->action.kind == FARM_ACTION_CONTINUOUS, has_images(env), err);
     if (status) return status;
@@ -56,14 +61,11 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
     io->bias_start = (float)recipe->log_sigma;
     if (status) return status;
     // Likewise its net.
-    const struct farm_net_spec *net = farm_net_find(recipe->net, err);
     const bool shipped =
         farm_recipe_set_by(recipe, "net", FARM_LAYER_SHIPPED) && !farm_recipe_set_by(recipe, "net", FARM_LAYER_FILE);
-    if (strcmp(recipe->net, "auto") == 0 || (shipped && net && farm_net_make(net, io, &made, err))) {
+    if (strcmp(recipe->net, "auto") == 0 || (shipped && make_net(recipe->net, io, err)))
         snprintf(recipe->net, sizeof recipe->net, "%s", choose_net(io));
-        net = farm_net_find(recipe->net, err);
-    }
-    return net && !farm_net_make(net, io, &made, err) ? FARM_OK : farm_fail_in(err, FARM_E_USAGE, "net");
+    return make_net(recipe->net, io, err) ? farm_fail_in(err, FARM_E_USAGE, "net") : FARM_OK;
 }
 
 // ---- deterministic runs ----

@@ -103,10 +103,6 @@ static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_err
 }
 
 static struct farm_learner_config learner_config(struct farm *farm) {
-    static const struct farm_net_spec net = {.name = "none",
-                                             .about = "the learner needs one",
-                                             .layer_count = 1,
-                                             .layers = {{FARM_LAYER_CONV, 1, 1, 64, FARM_ACTIVATION_RELU}}};
     static const struct farm_algo nothing = {.recipe.name = "nothing"},
                                   replays = {.recipe.name = "replays", .replay = true};
     const struct chaos_shape *shape = farm->shape;
@@ -117,7 +113,7 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     config.stats = &farm->shared->state.stats;
     config.device.backend = &chaos_backend;
     config.seed = shape->seed;
-    config.net = net;
+    config.net = *net_spec("conv 1@1x1/64"); // the learner needs one
     config.io.frame_channels = 1;
     config.io.height = (int)shape->height;
     config.io.width = (int)shape->row_bytes;

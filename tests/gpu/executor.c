@@ -72,7 +72,7 @@ static void print_time(const char *what, const struct problem *p, struct farm_cu
     }
     const double median = farm_median(us, REPLAYS, &spread);
     printf("%s{\"name\": \"%s_%s_%d\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"spread\": %.4f}",
-           *printed ? ",\n" : "", what, p->spec.name, rows, median, spread);
+           *printed ? ",\n" : "", what, p->spec.text, rows, median, spread);
     fflush(stdout);
     *printed = true;
     CUDA(cudaEventDestroy(start));
@@ -85,7 +85,7 @@ static int time_network(const char *net) {
     static const int inferred[] = {1, 16, 64}, trained = 672;
     const int status = open_gpu();
     if (status) return status;
-    with_problem *p = problem_unsolved(farm_net_find(net, NULL), &atari, trained);
+    with_problem *p = problem_unsolved(net_spec(net), &atari, trained);
     with_executor *training = executor_new(p, trained, FARM_PRECISION_AUTO, true);
     print_time("forward_backward", p, training, trained, true);
     print_time("forward", p, training, trained, false);

@@ -32,7 +32,7 @@ static size_t vector_bytes(void) {
 
 static void make_net(int flat, int actions) {
     const struct farm_net_io io = {.stack = 1, .flat = flat, .actions = actions};
-    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
+    const struct farm_net_spec *mlp = net_spec("mlp");
     cr_assert(mlp != NULL, "%s", err.message);
     cr_assert_eq(farm_net_make(mlp, &io, &table.net, &err), FARM_OK, "%s", err.message);
 }
@@ -534,7 +534,7 @@ Test(learner, a_file_without_a_layer_that_fits_or_with_nan_is_not_taken) {
     struct farm_net joined;
     const struct farm_net_io io = {.stack = 1, .flat = 4, .actions = 3};
     struct farm_backend_state state = make_blank_state(false, false);
-    cr_assert_eq(farm_net_make(farm_net_find("mlp", NULL), &io, &joined, &err), FARM_OK);
+    cr_assert_eq(farm_net_make(net_spec("mlp"), &io, &joined, &err), FARM_OK);
     for (int t = 0; t < joined.tensor_count; t++) joined.tensors[t].name[0] = 'x';
     cr_assert_eq(farm_checkpoint_take(table.path, &joined, "", state.vectors[0].values, &taken, &err), FARM_E_FORMAT);
     cr_assert(strstr(err.message, "has no layer of the names and shapes") && is_untouched(&state, 0), "%s",

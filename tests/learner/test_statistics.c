@@ -51,11 +51,7 @@ static void set_up(void) {
     rig.learner.algo.reward_clip = 1.5;
     rig.learner.algo.reward_scale = 2;
     rig.learner.inference.batch_max = 1;
-    rig.learner.net = (struct farm_net_spec){
-        .name = "small",
-        .about = "small",
-        .layer_count = 2,
-        .layers = {{FARM_LAYER_CONV, 8, 2, 1, FARM_ACTIVATION_RELU}, {.kind = FARM_LAYER_DENSE, .out = 8}}};
+    rig.learner.net = *net_spec("conv 8@2x2/1, dense 8");
     io->frame_channels = CHANNELS;
     io->height = io->width = SIDE;
     io->interleaved = io->normalise_frames = io->normalise_rewards = true;

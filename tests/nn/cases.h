@@ -58,7 +58,7 @@ enum { ON_CUDA = 2, ODD = sizeof cases / sizeof *cases, CASES };
 // What no known network has: odd numbers of channels, dense layers with ReLU and without activation, a dense layer that
 // reads a pool, a ReLU between residual blocks.
 static const struct farm_net_spec odd_net = {
-    .name = "odd",
+    .text = "odd",
     .layer_count = 7,
     .layers = {CONV(CONV, 5, 3, 2, NONE), CONV(RESIDUAL, 5, 3, 0, NONE), CONV(RESIDUAL, 5, 3, 0, RELU),
                CONV(CONV_SAME, 7, 3, 1, NONE), CONV(POOL, 0, 2, 2, NONE), DENSE(11, NONE), DENSE(9, RELU)},

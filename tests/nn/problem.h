@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../support/nets.h"
 #include "kernels/random.h"
 #include "nn/executor.h"
 

@@ -6,12 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../support/nets.h"
 #include "nn/arithmetic.h"
 
 static struct farm_net net_of(const char *name, struct farm_net_io io) {
     struct farm_error err = {.message = ""};
     struct farm_net net;
-    cr_assert_eq(farm_net_make(farm_net_find(name, &err), &io, &net, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_net_make(net_spec(name), &io, &net, &err), FARM_OK, "%s", err.message);
     return net;
 }
 

@@ -271,21 +271,21 @@ static const struct vector_case {
     int batch;
 } vector_cases[] = {
     {"tests/vectors/nn_grey.bin",
-     {.name = "grey",
+     {.text = "grey",
       .layer_count = 3,
       .layers = {CONV(CONV, 8, 4, 2, RELU), CONV(CONV, 16, 3, 1, RELU), DENSE(8, RELU)}},
      {.frame_channels = 1, .height = 20, .width = 18, .stack = 3, .actions = 5},
      5},
     {"tests/vectors/nn_rgb.bin",
-     {.name = "rgb", .layer_count = 2, .layers = {CONV(CONV, 8, 4, 2, RELU), DENSE(16, RELU)}},
+     {.text = "rgb", .layer_count = 2, .layers = {CONV(CONV, 8, 4, 2, RELU), DENSE(16, RELU)}},
      {.frame_channels = 3, .height = 14, .width = 16, .stack = 2, .actions = 3},
      3},
     {"tests/vectors/nn_flat.bin",
-     {.name = "flat", .layer_count = 2, .layers = {DENSE(32, TANH), DENSE(24, TANH)}},
+     {.text = "flat", .layer_count = 2, .layers = {DENSE(32, TANH), DENSE(24, TANH)}},
      {.flat = 7, .stack = 1, .actions = 4},
      6},
     {"tests/vectors/nn_deep.bin",
-     {.name = "small deep",
+     {.text = "small deep",
       .layer_count = 11,
       .layers = {SAME(8), POOLED, RESIDUAL(8, NONE), RESIDUAL(8, NONE), SAME(16), POOLED, RESIDUAL(16, NONE), SAME(8),
                  POOLED, RESIDUAL(8, RELU), DENSE(24, RELU)}},
@@ -394,7 +394,7 @@ static double part_distance(const struct problem *p, struct answer a, struct ans
 static void expect_answer(const struct problem *p, struct answer a, double most) {
     for (int k = 0; k < part_count(p); k++) {
         const double off = part_distance(p, a, p->right, k);
-        cr_expect(off <= most, "%s: %s: off by %g", p->spec.name, part_name(p, k), off);
+        cr_expect(off <= most, "%s: %s: off by %g", p->spec.text, part_name(p, k), off);
     }
 }
 
@@ -442,7 +442,7 @@ static void expect_emulated(const struct problem *p, int n, const struct farm_ar
     const with_answer a = answer_of(executor, p, p->batch);
     for (int k = 0; k < part_count(p); k++) {
         const double off = part_distance(p, a, e->answer, k), most = 1e-5 + 3 * e->spread[k];
-        cr_expect(off <= most, "%s, arithmetic %d: %s: off by %g, more than %g", p->spec.name, n, part_name(p, k), off,
+        cr_expect(off <= most, "%s, arithmetic %d: %s: off by %g, more than %g", p->spec.text, n, part_name(p, k), off,
                   most);
     }
 }
@@ -484,7 +484,7 @@ Test(nn, the_emulated_bf16_is_off_as_much_as_that_of_pytorch) {
         for (int k = 0; k < part_count(p); k++) {
             const double off = part_distance(p, a, p->right, k), theirs = (double)p->bf16_errors[k];
             cr_expect(fabs(off - theirs) <= (i == DEEP ? 0.1 * theirs : 1e-6), "%s: %s: off by %g, not %g",
-                      p->spec.name, part_name(p, k), off, theirs);
+                      p->spec.text, part_name(p, k), off, theirs);
         }
     }
 }
@@ -501,8 +501,8 @@ Test(nn, known_networks_agree_with_the_plain_network) {
     for (int i = 0; i < CASES; i++) {
         const struct farm_net_io *io = i == ODD ? &odd_io : &cases[i].io;
         if (io->lstm > 0 || (io->flat > 0 && io->frame_channels > 0)) continue; // not of the plain network
-        with_problem *p = i == ODD ? problem_random(&odd_net, io, 3)
-                                   : problem_random(farm_net_find(cases[i].net, NULL), io, cases[i].rows);
+        with_problem *p =
+            i == ODD ? problem_random(&odd_net, io, 3) : problem_random(net_spec(cases[i].net), io, cases[i].rows);
         answer_free(&p->right);
         p->right = plain_answer(p, all_exact, 0, 0);
         expect_solved(p, 1e-5);
@@ -511,7 +511,7 @@ Test(nn, known_networks_agree_with_the_plain_network) {
 }
 
 Test(nn, refuses_batches_and_arithmetic_that_this_cpu_or_network_cannot_have) {
-    with_problem *p = problem_random(farm_net_find("deep", NULL), &atari, 1);
+    with_problem *p = problem_random(net_spec("deep"), &atari, 1);
     struct farm_executor *executor;
     struct farm_error err;
     struct farm_arithmetic a;
@@ -567,7 +567,7 @@ static void read_all(FILE *file, void *to, size_t bytes) {
 Test(nn, frames_beside_a_flat_input_agree_with_pytorch) {
     enum { BATCH = 4, FRAME = 14 * 16 * 3, ACTIONS = 3, FLAT_WIDTH = 14, POINTERS = 6 };
     static const struct farm_net_spec spec = {
-        .name = "joined", .layer_count = 2, .layers = {CONV(CONV, 8, 4, 2, RELU), DENSE(16, RELU)}};
+        .text = "joined", .layer_count = 2, .layers = {CONV(CONV, 8, 4, 2, RELU), DENSE(16, RELU)}};
     static const struct farm_net_io io = {.frame_channels = 3,
                                           .height = 14,
                                           .width = 16,
@@ -672,7 +672,7 @@ Test(nn, gradients_are_added_to_what_is_there_or_begun) {
 Test(nn, inference_gives_what_training_gives) {
     static const char *const names[] = {"shallow", "deep"};
     for (int i = 0; i < 2; i++) {
-        with_problem *p = problem_random(farm_net_find(names[i], NULL), &atari, 4);
+        with_problem *p = problem_random(net_spec(names[i]), &atari, 4);
         const struct farm_arithmetic arithmetic = last_arithmetic(&p->net);
         with_executor *training = executor_new(p, 4, true, &arithmetic);
         with_executor *inference = executor_new(p, 4, false, &arithmetic);
@@ -708,7 +708,7 @@ static void expect_bits(struct farm_executor *executor, const struct problem *p,
     infer(executor, p, &a);
     const size_t numbers = (size_t)p->batch * (size_t)(p->net.io.actions + 1);
     for (size_t i = 0; i < numbers; i++) cr_assert(isfinite(a.logits[i]));
-    cr_assert_arr_eq(a.logits, right->logits, numbers * sizeof(float), "%s, arithmetic %d: %s", p->spec.name, n, when);
+    cr_assert_arr_eq(a.logits, right->logits, numbers * sizeof(float), "%s, arithmetic %d: %s", p->spec.text, n, when);
 }
 
 // Two executors read one block, which either has packed over old bytes; two versions of the parameters.
@@ -757,7 +757,7 @@ static void expect_each_exchangeable(const struct problem *p) {
 Test(nn, packed_weights_in_another_place_give_the_same_bits) {
     for (int i = 0; i < CASES; i++) {
         with_problem *p = i == ODD ? problem_random(&odd_net, &odd_io, 3)
-                                   : problem_random(farm_net_find(cases[i].net, NULL), &cases[i].io, cases[i].rows);
+                                   : problem_random(net_spec(cases[i].net), &cases[i].io, cases[i].rows);
         expect_each_exchangeable(p);
     }
 }
@@ -773,7 +773,7 @@ Test(nn, packed_statistics_in_another_place_give_the_same_bits) {
                                           .input_count = 1,
                                           .inputs = {{FARM_INPUT_NUMBERS, 7, 0, true, 0}},
                                           .actions = 5};
-    with_problem *p = problem_random(farm_net_find("lite", NULL), &io, 3);
+    with_problem *p = problem_random(net_spec("lite"), &io, 3);
     const size_t statistics = p->net.tensors[p->net.normalise].offset;
     for (size_t i = statistics; i < p->net.parameter_count; i++)
         p->params[i] = 0.2f + farm_random_uniform(12, 0, i) * 0.3f;
@@ -782,7 +782,7 @@ Test(nn, packed_statistics_in_another_place_give_the_same_bits) {
 
 // Another form packs other bytes, except a form of another layout that changes no weight.
 Test(nn, layouts_of_packed_weights_differ_between_forms) {
-    with_problem *p = problem_random(farm_net_find("shallow", NULL), &atari, 2);
+    with_problem *p = problem_random(net_spec("shallow"), &atari, 2);
     struct farm_arithmetic arithmetic = f32_of(&p->net);
     with_executor *plain = executor_new(p, 2, false, &arithmetic);
     const uint64_t layout = farm_executor_packed_layout(plain);
@@ -811,7 +811,7 @@ static void *run_job(void *context) {
 
 // The executors are made here and run elsewhere: oneDNN must not keep anything in the thread that made them.
 Test(nn, executors_side_by_side_give_the_same_bits) {
-    with_problem *p = problem_random(farm_net_find("shallow", NULL), &atari, 5);
+    with_problem *p = problem_random(net_spec("shallow"), &atari, 5);
     struct job jobs[3];
     pthread_t threads[2];
     struct farm_arithmetic arithmetic;

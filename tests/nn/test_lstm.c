@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/nets.h"
 #include "../vectors/vectors.h"
 #include "farm/step.h"
 #include "kernels/lstm.h"
@@ -29,7 +30,7 @@ static struct farm_executor *open_executor(bool bf16, int rows_max) {
     struct farm_executor *executor;
     struct farm_error err = {0};
     struct farm_net net;
-    cr_assert_eq(farm_net_make(farm_net_find("mlp", NULL), &io, &net, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_net_make(net_spec("mlp"), &io, &net, &err), FARM_OK, "%s", err.message);
     cr_assert(net.parameter_count == PARAMETERS && net.state == STATE);
     const struct farm_arithmetic arithmetic =
         farm_arithmetic_uniform(&net, FARM_PRECISION_AUTO, (struct farm_form){.bf16 = bf16});

@@ -7,18 +7,20 @@ static struct farm_error err;
 
 static const struct farm_net_io cartpole = {.flat = 4, .stack = 1, .actions = 2};
 
-static struct farm_net make(const char *name, struct farm_net_io io) {
+static struct farm_net make(const char *text, struct farm_net_io io) {
     struct farm_net net;
-    const struct farm_net_spec *spec = farm_net_find(name, &err);
-    cr_assert_not_null(spec, "%s", err.message);
-    cr_assert_eq(farm_net_make(spec, &io, &net, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_net_make(net_spec(text), &io, &net, &err), FARM_OK, "%s", err.message);
     return net;
 }
 
-static void expect_refused(const struct farm_net_spec *spec, struct farm_net_io io, const char *reason) {
+// Of a text, or, if it is one, of the network that it gives.
+static void expect_refused(const char *text, struct farm_net_io io, const char *reason) {
+    struct farm_net_spec spec;
     struct farm_net net;
-    cr_assert_eq(farm_net_make(spec, &io, &net, &err), FARM_E_INVALID);
-    cr_assert_not_null(strstr(err.message, reason), "\"%s\" does not say \"%s\"", err.message, reason);
+    enum farm_status status = farm_net_find(text, &spec, &err);
+    if (!status) status = farm_net_make(&spec, &io, &net, &err);
+    cr_assert(status == FARM_E_INVALID || status == FARM_E_NOT_FOUND, "%s", text);
+    cr_expect_not_null(strstr(err.message, reason), "\"%s\" does not say \"%s\"", err.message, reason);
 }
 
 // By hand. nature: the published number for 18 actions without a value head is 1693362 (Mnih et al.'s network in
@@ -127,78 +129,89 @@ Test(nn, names_tensors_in_order_without_gaps_as_pytorchs_module_list_does) {
     cr_assert_eq(make("nature", io).tensors[0].dims[1], 6); // the channels of all stacked frames
 }
 
-Test(nn, lists_networks_and_names_them_if_one_is_unknown) {
-    cr_assert_null(farm_net_find("shalow", &err));
-    cr_assert_eq(err.status, FARM_E_NOT_FOUND);
-    cr_assert_str_eq(strstr(err.message, "shallow"), "shallow, nature, lite, mlp, separate, deep");
-}
+static const struct farm_net_io tiny = {.frame_channels = 1, .height = 7, .width = 84, .stack = 4, .actions = 6};
 
 Test(nn, refuses_inputs_that_do_not_fit) {
-    static const struct {
-        const char *net;
-        struct farm_net_io io;
-        const char *reason;
-    } cases[] = {
-        {"shallow", {.frame_channels = 1, .height = 7, .width = 84, .stack = 4, .actions = 6}, "too small"},
-        {"shallow", {.frame_channels = 1, .height = 84, .width = 19, .stack = 4, .actions = 6}, "layer 1 gets 20x3"},
-        {"shallow", {.flat = 4, .stack = 1, .actions = 2}, "flat"},
-        {"mlp", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6}, "takes flat observations"},
-        {"mlp", {.flat = 4, .stack = 4, .actions = 2}, "not stacked"},
-        {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4}, "at least one action"},
-        {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .actions = 6}, "stack"},
-        {"mlp",
-         {.stack = 1, .flat = 4, .input_count = 1, .inputs = {{FARM_INPUT_ONE_HOT, 1, 5}}, .actions = 2},
-         "4 numbers in 1 parts of 5"},
+    struct farm_net_io narrow = tiny, still = tiny, none = tiny, stacked = cartpole, parts = cartpole;
+    narrow.height = 84;
+    narrow.width = 19;
+    still.stack = none.actions = 0;
+    stacked.stack = 4;
+    parts.input_count = 1;
+    parts.inputs[0] = (struct farm_net_input){FARM_INPUT_ONE_HOT, 1, 5, false, 0};
+    expect_refused("shallow", tiny,
+                   "network shallow: layer 1 (conv 16@8x8/4): kernel 8 exceeds its input, 7x84; use a "
+                   "smaller kernel, or `same`");
+    expect_refused("shallow", narrow, "network shallow: layer 2 (32@4x4/2): kernel 4 exceeds its input, 20x3");
+    expect_refused("shallow", cartpole, "its input is a vector of 4 numbers; use `dense` layers");
+    expect_refused("mlp", atari, "the first layer over frames must be `conv`");
+    expect_refused("mlp", stacked, "not stacked");
+    expect_refused("shallow", none, "at least one action");
+    expect_refused("shallow", still, "stack");
+    expect_refused("mlp", parts, "4 numbers in 1 parts of 5");
+}
+
+Test(nn, refuses_texts_in_words) {
+    static const char *const cases[][2] = {
+        {"shalow", "unexpected word 'shalow'; did you mean 'shallow'?"},
+        {"covn 8@3x3/1, dense 8", "unexpected word 'covn'; did you mean 'conv'?"},
+        {"conv 8@3x3/1, 9@3/1", "layer 2 (9@3/1): it must be written as conv CHANNELS@KxK/STRIDE [same]"},
+        {"relu, conv 8@3x3/1 smae", "layer 1 (conv 8@3x3/1 smae): 'smae' is unexpected: it must be written as conv"},
+        {"conv -8@3x3/1", "layer 1 (conv -8@3x3/1): -8 is outside its range, 1 to 65536"},
+        {"conv 8@3x3/0", "0 is outside its range"},
+        {"conv 8@3x3/1, dense 99999999999999999999", "it must be written as dense UNITS"},
+        {"conv 8@3x4/1", "a kernel of 3x4 is not square"},
+        {"conv", "it must be written as conv CHANNELS"},
+        {"8@3x3/1", "unexpected word '8@3x3/1'"},
+        {"conv 8@3x3/1,, dense 8", "a layer is missing at byte 14"},
+        {"", "a layer is missing at byte 1 of ''"},
+        {"tanh, separate", "a network needs a layer"},
+        {"conv 8@3x3/1 relu elu", "'elu' is unexpected"},
+        {"conv 8@3x3/1, pool relu", "'relu' is unexpected: it must be written as pool [KxK/STRIDE]"},
+        {"Conv 8@3x3/1", "(byte 1)"},
+        {"conv 8@\n3x3/1", "(byte 8)"},
+        {"separate, relu 4", "unexpected word 'relu'"},
+        {"section 8, 8, 8, 8, 8, 8, 8, 8, dense 8", "layer 9 (dense 8): more than 32 layers in all"},
+        {"pool, conv 8@3x3/1", "layer 1 (pool): the first layer over frames must be `conv`"},
+        {"norm, conv 8@3x3/1", "the first layer over frames"},
+        {"conv 8@3x3/1, residual", "layer 2 (residual): a residual block follows a layer without activation"},
+        {"conv 8@3x3/1 none, residual 16", "as many channels as its input, 8"},
+        {"conv 8@3x3/1, dense 8, pool", "layer 3 (pool): it reads a picture, but its input is a vector of 8 numbers"},
+        {"separate, conv 8@3x3/1, dense 8", "`separate` is for `dense` layers alone"},
+        {"conv 999@1x1/1, 9999@84x84/1, dense 8", "70482406050 parameters with it: at most 268435456"},
+        {"conv 65536@1x1/1", "an output of 65536x84x84 is too large"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        expect_refused(farm_net_find(cases[i].net, NULL), cases[i].io, cases[i].reason);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_refused(cases[i][0], atari, cases[i][1]);
+    expect_refused("separate, dense 8 norm", cartpole, "`norm` would join the policy and the value");
+    char text[FARM_NET_TEXT_BYTES + 1];
+    memset(text, ' ', sizeof text);
+    text[sizeof text - 1] = 0;
+    expect_refused(text, atari, "a network's text has at most 255 bytes (here: 256)");
 }
 
-// A table of two layers.
-static struct farm_net_spec two(struct farm_layer first, struct farm_layer second) {
-    return (struct farm_net_spec){.name = "two", .layer_count = 2, .layers = {first, second}};
+static void expect_same(const char *text, const char *other) {
+    const struct farm_net_spec *a = net_spec(text), *b = net_spec(other);
+    cr_assert_eq(a->layer_count, b->layer_count, "%s", text);
+    cr_expect(a->separate == b->separate && memcmp(a->layers, b->layers, sizeof a->layers) == 0, "%s", text);
 }
 
-Test(nn, refuses_invalid_tables) {
-    const struct farm_layer conv = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_NONE};
-    const struct farm_layer active = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_RELU};
-    const struct farm_layer norm = {.kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_NONE};
-    const struct farm_layer pool = {FARM_LAYER_POOL, 0, 3, 2, FARM_ACTIVATION_NONE};
-    const struct farm_layer active_pool = {FARM_LAYER_POOL, 0, 3, 2, FARM_ACTIVATION_RELU};
-    const struct farm_layer still = {FARM_LAYER_POOL, 0, 3, 0, FARM_ACTIVATION_NONE};
-    const struct farm_layer residual = {FARM_LAYER_RESIDUAL, 8, 3, 0, FARM_ACTIVATION_NONE};
-    const struct farm_layer wide = {FARM_LAYER_RESIDUAL, 16, 3, 0, FARM_ACTIVATION_NONE};
-    const struct farm_layer dense = {FARM_LAYER_DENSE, 8, 0, 0, FARM_ACTIVATION_RELU};
-    const struct {
-        struct farm_net_spec spec;
-        const char *reason;
-    } cases[] = {
-        {two(pool, conv), "layer 0 must be a convolution"}, {two(residual, conv), "layer 0 must be a convolution"},
-        {two(active, residual), "without activation"},      {two(conv, wide), "16 channels follows"},
-        {two(norm, conv), "layer 0 must be a convolution"}, {two(conv, active_pool), "no activation"},
-        {two(conv, still), "stride must be >= 1"},          {two(dense, conv), "takes flat observations"}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) expect_refused(&cases[i].spec, atari, cases[i].reason);
-    const struct farm_net_spec flat = two(dense, pool);
-    expect_refused(&flat, cartpole, "flat");
-    struct farm_net_spec apart = two(dense, norm);
-    apart.separate = true;
-    expect_refused(&apart, cartpole, "halves together");
+// The layers of the names are written out by other tests: counts of parameters, shapes, PyTorch's outputs.
+Test(nn, texts_are_tables) {
+    expect_same("conv 16@8x8/4, conv 32@4x4/2 relu, dense 256 relu", "shallow");
+    expect_same("  tanh ,relu, dense   64 tanh,64 tanh", "mlp");
+    expect_same("dense 64 tanh, separate, tanh, dense 64", "separate");
+    expect_same("section 16, conv 32@3x3/1 same none, pool 3x3/2, residual 32, residual, section 32 relu, dense 256",
+                "deep");
+    expect_same("conv 8@3x3/2 norm, pool, norm silu, elu, dense 9, 7 norm",
+                "conv 8@3x3/2 none, norm relu, pool 3x3/2, norm silu, dense 9 elu, dense 7 none, norm elu");
 }
 
 // A convolution's ELU and a residual block's tanh are ops of their own; a normalisation has its activation.
 Test(nn, appends_norms_and_activations) {
-    const struct farm_net_spec spec = {.name = "layers",
-                                       .layer_count = 5,
-                                       .layers = {{FARM_LAYER_CONV, 8, 3, 2, FARM_ACTIVATION_NONE},
-                                                  {.kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_NONE},
-                                                  {FARM_LAYER_RESIDUAL, 8, 3, 0, FARM_ACTIVATION_TANH},
-                                                  {FARM_LAYER_DENSE, 7, 0, 0, FARM_ACTIVATION_ELU},
-                                                  {.kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_SILU}}};
     static const enum farm_net_op_kind kinds[] = {
         FARM_NET_OP_CONV,       FARM_NET_OP_NORM,  FARM_NET_OP_RELU,       FARM_NET_OP_CONV, FARM_NET_OP_CONV,
         FARM_NET_OP_ACTIVATION, FARM_NET_OP_DENSE, FARM_NET_OP_ACTIVATION, FARM_NET_OP_NORM, FARM_NET_OP_DENSE};
-    struct farm_net net;
-    cr_assert_eq(farm_net_make(&spec, &atari, &net, NULL), FARM_OK);
+    const struct farm_net net = make("conv 8@3x3/2 none, norm, residual tanh, dense 7 elu, norm silu", atari);
     cr_assert_eq(net.op_count, 10);
     for (int i = 0; i < 10; i++) cr_expect_eq(net.ops[i].kind, kinds[i], "op %d", i);
     cr_expect(net.ops[4].activation == FARM_ACTIVATION_NONE && net.ops[5].activation == FARM_ACTIVATION_TANH);
@@ -248,7 +261,7 @@ Test(nn, separate_keeps_policy_and_value_apart) {
                                    .inputs = {{FARM_INPUT_NUMBERS, 3, 0, true, 0}},
                                    .normalise_rewards = true};
     struct farm_net net;
-    cr_assert_eq(farm_net_make(farm_net_find("separate", NULL), &io, &net, NULL), FARM_OK);
+    cr_assert_eq(farm_net_make(net_spec("separate"), &io, &net, NULL), FARM_OK);
     float *params = malloc(net.parameter_count * sizeof *params), *mask = malloc(net.parameter_count * sizeof *mask);
     farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
     cr_assert(farm_net_trainable(&net, mask));
@@ -308,11 +321,11 @@ Test(nn, puts_an_lstm_between_the_features_and_the_heads) {
 Test(nn, refuses_an_lstm_that_cannot_be) {
     struct farm_net_io io = cartpole;
     io.lstm = 8, io.lstm_layers = 1;
-    expect_refused(farm_net_find("separate", NULL), io, "cannot have an LSTM");
+    expect_refused("separate", io, "cannot have an LSTM");
     io.lstm_layers = 3;
-    expect_refused(farm_net_find("mlp", NULL), io, "1 to 2 layers, not 3");
+    expect_refused("mlp", io, "1 to 2 layers, not 3");
     io.lstm = -1;
-    expect_refused(farm_net_find("mlp", NULL), io, "not -1");
+    expect_refused("mlp", io, "not -1");
 }
 
 // W W' (or W' W, if there are more rows) is the unit matrix times the gain's square; free outputs have no weights.
@@ -320,7 +333,7 @@ Test(nn, orthogonal_initial_weights_are_so_with_their_gain) {
     struct farm_net_io io = atari;
     io.free_outputs = 2, io.biased_outputs = 3, io.bias_start = -1.5f;
     struct farm_net net;
-    cr_assert_eq(farm_net_make(farm_net_find("lite", NULL), &io, &net, NULL), FARM_OK);
+    cr_assert_eq(farm_net_make(net_spec("lite"), &io, &net, NULL), FARM_OK);
     float *params = malloc(net.parameter_count * sizeof *params), *mask = calloc(net.parameter_count, sizeof *mask);
     memset(params, 0x55, net.parameter_count * sizeof *params);
     farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
@@ -379,7 +392,7 @@ Test(nn, initial_values_depend_on_the_seed_alone) {
 // there are the gradient of its value by the value's weights.
 static double feature_size(const char *name, int last, enum farm_net_init how) {
     enum { ROWS = 4 };
-    struct farm_net_spec spec = *farm_net_find(name, NULL);
+    struct farm_net_spec spec = *net_spec(name);
     const bool flat = spec.layers[0].kind == FARM_LAYER_DENSE;
     const struct farm_net_io frames = {.frame_channels = 1, .height = 52, .width = 52, .stack = 4, .actions = 1},
                              numbers = {.flat = 17, .stack = 1, .actions = 1};
@@ -424,7 +437,7 @@ Test(nn, orthogonal_initial_weights_keep_the_size_of_features) {
     } nets[] = {{"shallow", 0.7, 1.5, 0.069}, {"nature", 0.7, 1.5, 0.028}, {"lite", 0.7, 1.5, 0.028},
                 {"deep", 0.7, 2.5, 0},        {"mlp", 0.5, 1, 0},          {"separate", 0.5, 1, 0}};
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) {
-        const int layers = farm_net_find(nets[i].name, NULL)->layer_count;
+        const int layers = net_spec(nets[i].name)->layer_count;
         for (int l = 0; l < layers; l++) {
             const double size = feature_size(nets[i].name, l, FARM_INIT_ORTHOGONAL);
             cr_expect(size > nets[i].least && size < nets[i].most, "%s: %.3g after layer %d", nets[i].name, size, l);

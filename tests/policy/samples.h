@@ -2,7 +2,7 @@
 #ifndef TESTS_POLICY_SAMPLES_H
 #define TESTS_POLICY_SAMPLES_H
 
-#include "../support/must.h"
+#include "../support/nets.h"
 #include "policy/describe.h"
 
 #define NUMBERS                                                                                                        \
@@ -72,7 +72,7 @@ static inline struct farm_policy_description sample_describe(const struct sample
                                            .refresh = refresh,
                                            .head_options = farm_policy_head_options(&sample->options)};
     must(farm_policy_io(&sample->env, &sample->options, &io, &err), &err);
-    must(farm_net_make(farm_net_find(sample->net, NULL), &io, &made.net, &err), &err);
+    must(farm_net_make(net_spec(sample->net), &io, &made.net, &err), &err);
     must(farm_head_make(&sample->env, made.head_options, &made.head, &err), &err);
     const int count = farm_arithmetic_forms(&made.net, FARM_PRECISION_AUTO, forms);
     made.arithmetic = farm_arithmetic_uniform(&made.net, FARM_PRECISION_AUTO, forms[count - 1]);

@@ -90,12 +90,12 @@ Test(describe, bounds_parameters_before_anything_is_allocated) {
     describe(&samples[0]);
     env.obs[0].rank = 2; // 1 << 22 columns of the first layer's 64 rows
     env.obs[0].dims[0] = 1 << 10, env.obs[0].dims[1] = 1 << 12;
-    cr_assert_eq(farm_policy_understand(text, &env, &there, &err), FARM_E_LIMIT, "%s", err.message);
+    cr_assert_eq(farm_policy_understand(text, &env, &there, &err), FARM_E_INVALID, "%s", err.message);
 }
 
 Test(describe, refuses_to_write_what_would_be_read_otherwise) {
     struct farm_error err = {0};
     describe(&samples[0]);
-    made.net.spec = farm_net_find("separate", NULL); // with the parameters of mlp
+    made.net.spec = *net_spec("separate"); // with the parameters of mlp
     cr_assert_eq(farm_policy_describe(&made, &samples[0].env, text, &err), FARM_E_UNSUPPORTED);
 }

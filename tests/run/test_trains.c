@@ -102,8 +102,10 @@ Test(run, refuses_what_no_network_reads_naming_the_fields) {
          "field 'id': 3 integers of 30000 choices are 90.0k numbers one-hot"},
         {"auto", {MASK, MASK}, "no field besides"},
         {"auto", {NUMBERS("x", FARM_F32), NUMBERS("action_mask", FARM_U8)}, "a mask has one u8 per choice, 4 here"},
-        {"mlp", {NUMBERS("x", FARM_F32), IMAGE(64, 64, 3)}, "mlp takes flat observations"},
-        {"shalow", {NUMBERS("x", FARM_F32), NUMBERS("y", FARM_F32)}, "must be one of"},
+        {"mlp",
+         {NUMBERS("x", FARM_F32), IMAGE(64, 64, 3)},
+         "net: network mlp: layer 1 (dense 64): the first layer over frames"},
+        {"shalow", {NUMBERS("x", FARM_F32), NUMBERS("y", FARM_F32)}, "did you mean 'shallow'?"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_recipe recipe;

@@ -8,6 +8,7 @@
 #include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/learner.h"
+#include "nets.h"
 #include "rings.h"
 
 enum { RIG_RINGS = 4, RIG_LANES = 32, RIG_UNITS = 256 };
@@ -45,7 +46,7 @@ struct rig {
 // caller adds seed and batch sizes.
 static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
     return (struct farm_learner_config){.rings = {.admission = -1},
-                                        .net = *farm_net_find("mlp", NULL),
+                                        .net = *net_spec("mlp"),
                                         .io = {.stack = 1, .flat = flat, .actions = actions},
                                         .algo = {.unroll = unroll,
                                                  .stack = 1,
@@ -70,11 +71,7 @@ static inline void test_learner_frames(struct farm_learner_config *config, struc
                                        uint32_t stack) {
     const uint32_t pixels = (uint32_t)side;
     spec->env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {pixels, pixels}};
-    config->net = (struct farm_net_spec){.name = "small",
-                                         .about = "of tests",
-                                         .layer_count = 2,
-                                         .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
-                                                    {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
+    config->net = *net_spec("conv 8@4x4/2, dense 16 tanh");
     config->io = (struct farm_net_io){
         .frame_channels = 1, .height = side, .width = side, .stack = (int)stack, .actions = config->io.actions};
     config->algo.stack = stack;
@@ -84,9 +81,7 @@ static inline void test_learner_frames(struct farm_learner_config *config, struc
 static inline void test_learner_deeper_frames(struct farm_learner_config *config, struct farm_ring_spec *spec, int side,
                                               uint32_t stack) {
     test_learner_frames(config, spec, side, stack);
-    config->net.layer_count = 3;
-    config->net.layers[1] = (struct farm_layer){FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU};
-    config->net.layers[2] = (struct farm_layer){FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU};
+    config->net = *net_spec("conv 8@4x4/2, 8@3x3/1, dense 16");
 }
 
 // ---- opening ----

@@ -79,7 +79,7 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
     const struct farm_field_spec numbers = env->obs[0];
     *learner = test_learner_config(UPDATES_FLAT, UPDATES_ACTIONS, UPDATES_UNROLL);
     if (c->frames) test_learner_deeper_frames(learner, spec, UPDATES_SIDE, UPDATES_STACK);
-    if (c->separate) learner->net = *farm_net_find("separate", NULL);
+    if (c->separate) learner->net = *net_spec("separate");
     struct farm_net_io *io = &learner->io;
     if (c->joined) {
         env->obs[0].rank = 3;

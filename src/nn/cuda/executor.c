@@ -54,7 +54,6 @@ struct rung {
 };
 
 struct farm_cuda_executor {
-    struct farm_net_spec spec;
     struct farm_net net;
     struct farm_cuda_executor_config config;
     bool bf16;
@@ -201,12 +200,12 @@ static enum farm_status check_net(const struct farm_net *net, struct farm_error 
                 err, FARM_E_UNSUPPORTED,
                 "network %s: op %d is a convolution of %dx%d by %d at stride %d, padded on one side alone, "
                 "which cuDNN lacks; use another network or --device cpu",
-                net->spec->name, i, op->in.height, op->in.width, op->kernel, op->stride);
+                net->spec.text, i, op->in.height, op->in.width, op->kernel, op->stride);
         if (op->kind == FARM_NET_OP_NORM || op->kind == FARM_NET_OP_ACTIVATION)
-            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec->name, i);
+            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec.text, i);
         if (op->kind == FARM_NET_OP_POOL && op->kernel > FARM_POOL_KERNEL_MAX)
             return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is a pool of %d; at most %d is supported",
-                             net->spec->name, i, op->kernel, FARM_POOL_KERNEL_MAX);
+                             net->spec.text, i, op->kernel, FARM_POOL_KERNEL_MAX);
     }
     return FARM_OK;
 }
@@ -219,7 +218,7 @@ static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_e
         return farm_fail(err, FARM_E_LIMIT,
                          "network %s with %d rows%s needs %zu MB of free device memory; use smaller batches or "
                          "--device cpu",
-                         ex->spec.name, ex->config.batch_max, ex->config.training ? " in training" : "",
+                         ex->net.spec.text, ex->config.batch_max, ex->config.training ? " in training" : "",
                          (ex->plan.bytes >> 20) + 1);
     }
     if (code != cudaSuccess) return farm_cuda_fail(err, code, "cudaMalloc", __FILE__, __LINE__);
@@ -243,9 +242,7 @@ enum farm_status farm_cuda_executor_create(const struct farm_cuda_executor_confi
     if (status != FARM_OK) return status;
     struct farm_cuda_executor *ex = calloc(1, sizeof *ex);
     if (ex == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
-    ex->spec = *config->net->spec;
     ex->net = *config->net;
-    ex->net.spec = &ex->spec;
     ex->config = *config;
     ex->config.net = &ex->net;
     ex->bf16 = config->precision != FARM_PRECISION_F32;
@@ -554,7 +551,7 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
     case FARM_NET_OP_ACTIVATION:
         break;
     }
-    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->net.spec.text, i);
 }
 
 static struct farm_cuda_heads heads_of(const struct call *call) {
@@ -681,7 +678,7 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     case FARM_NET_OP_ACTIVATION:
         break;
     }
-    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->net.spec.text, i);
 }
 
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *ex, struct CUstream_st *stream,

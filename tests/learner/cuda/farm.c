@@ -59,7 +59,7 @@ static struct farm_ring_spec configure(struct rig *farm, const struct setting *s
         learner->io = dict_io();
     }
     if (s->normalise && !s->frames) {
-        learner->net = *farm_net_find("separate", NULL);
+        learner->net = *net_spec("separate");
         learner->io.inputs[0] = numbers, learner->io.input_count = 1;
     }
     learner->io.inputs[0].normalise = learner->io.normalise_rewards = s->normalise;

@@ -277,9 +277,9 @@ static struct device_answer answer_of(struct farm_cuda_executor *executor, const
 static void expect_same_bits(const struct problem *p, int rows, const struct device_answer *a,
                              const struct device_answer *b) {
     const size_t logits = (size_t)(rows * p->net.io.actions) * sizeof(float);
-    cr_expect_arr_eq(a->host.logits, b->host.logits, logits, "%s", p->spec.name);
-    cr_expect_arr_eq(a->host.value, b->host.value, (size_t)rows * sizeof(float), "%s", p->spec.name);
-    cr_expect_arr_eq(a->host.grads, b->host.grads, p->net.parameter_count * sizeof(float), "%s", p->spec.name);
+    cr_expect_arr_eq(a->host.logits, b->host.logits, logits, "%s", p->spec.text);
+    cr_expect_arr_eq(a->host.value, b->host.value, (size_t)rows * sizeof(float), "%s", p->spec.text);
+    cr_expect_arr_eq(a->host.grads, b->host.grads, p->net.parameter_count * sizeof(float), "%s", p->spec.text);
 }
 
 // The vendor chooses algorithms by the number of rows; the emulators compute each row alike.
@@ -288,14 +288,14 @@ static void expect_same_rows(const struct problem *p, int rows, const struct dev
     const double most = !on_gpu ? 0 : precision == FARM_PRECISION_F32 ? 1e-5 : 1e-2;
     const double logits = distance(a->host.logits, b->host.logits, (size_t)(rows * p->net.io.actions)),
                  value = distance(a->host.value, b->host.value, (size_t)rows);
-    cr_expect(logits <= most && value <= most, "%s, %d rows: off by %g, %g", p->spec.name, rows, logits, value);
+    cr_expect(logits <= most && value <= most, "%s, %d rows: off by %g, %g", p->spec.text, rows, logits, value);
 }
 
 // ---- networks ----
 
 static struct problem *problem_at(int i) {
     return i == ODD ? problem_of(&odd_net, &odd_io, 7)
-                    : problem_of(farm_net_find(cases[i].net, NULL), &cases[i].io, cases[i].rows);
+                    : problem_of(net_spec(cases[i].net), &cases[i].io, cases[i].rows);
 }
 
 // cuDNN rounds more than its emulator.
@@ -313,15 +313,15 @@ static void expect_right(const struct problem *p, const struct device_answer *a,
     const size_t rows = (size_t)p->batch, outputs = rows * ((size_t)p->net.io.actions + 1); // values follow logits
     const double forward = distance(a->host.logits, p->right.logits, outputs),
                  gradient = distance(a->host.grads, p->right.grads, p->net.parameter_count);
-    cr_expect(forward <= most->forward, "%s: logits and values are off by %g", p->spec.name, forward);
-    cr_expect(gradient <= most->gradient, "%s: the gradient is off by %g", p->spec.name, gradient);
+    cr_expect(forward <= most->forward, "%s: logits and values are off by %g", p->spec.text, forward);
+    cr_expect(gradient <= most->gradient, "%s: the gradient is off by %g", p->spec.text, gradient);
     const double after = distance(a->state, p->device->host.state_out, state_count(p));
-    cr_expect(after <= most->forward, "%s: the state is off by %g", p->spec.name, after);
-    cr_expect_eq(a->gap, 0, "%s: a gap's gradient is %g", p->spec.name, (double)a->gap);
+    cr_expect(after <= most->forward, "%s: the state is off by %g", p->spec.text, after);
+    cr_expect_eq(a->gap, 0, "%s: a gap's gradient is %g", p->spec.text, (double)a->gap);
     for (int t = 0; t < p->net.tensor_count; t++) {
         const struct farm_tensor *tensor = &p->net.tensors[t];
         const double off = distance(a->host.grads + tensor->offset, p->right.grads + tensor->offset, tensor->count);
-        cr_expect(off <= most->tensor, "%s: the gradient of %s is off by %g", p->spec.name, tensor->name, off);
+        cr_expect(off <= most->tensor, "%s: the gradient of %s is off by %g", p->spec.text, tensor->name, off);
     }
 }
 
@@ -415,7 +415,7 @@ Test(nn_cuda, inference_gives_what_training_gives_in_less_memory) {
 // which look like NaN if read as bf16, are kept out of it.
 Test(nn_cuda, what_a_forward_leaves_behind_does_not_matter_to_the_next) {
     static const struct farm_net_spec turns = {
-        .name = "turns",
+        .text = "turns",
         .layer_count = 3,
         .layers = {CONV(CONV, 5, 3, 2, RELU), CONV(CONV, 7, 3, 2, RELU), DENSE(11, RELU)}};
     with_problem *p = problem_of(&turns, &odd_io, 200);

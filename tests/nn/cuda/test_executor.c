@@ -110,7 +110,7 @@ Test(nn_cuda, the_device_layout_is_the_one_in_the_header) {
 Test(nn_cuda, says_how_much_memory_is_missing) {
     struct farm_net net;
     struct farm_cuda_executor *executor;
-    cr_assert_eq(farm_net_make(farm_net_find("nature", NULL), &atari, &net, &err), FARM_OK);
+    cr_assert_eq(farm_net_make(net_spec("nature"), &atari, &net, &err), FARM_OK);
     const struct farm_cuda_executor_config config = {
         .net = &net, .batch_max = 4096, .training = true, .vendor = &vendor};
     const size_t bytes = farm_cuda_executor_bytes(&config);
@@ -142,7 +142,7 @@ Test(nn_cuda, has_a_workspace_for_padded_pictures_of_the_largest_batch) {
 
 Test(nn_cuda, refuses_what_it_cannot_run) {
     static const struct farm_net_spec lopsided = {
-        .name = "lopsided", .layer_count = 2, .layers = {CONV(CONV_SAME, 8, 3, 2, RELU), DENSE(8, RELU)}};
+        .text = "lopsided", .layer_count = 2, .layers = {CONV(CONV_SAME, 8, 3, 2, RELU), DENSE(8, RELU)}};
     struct farm_net net;
     with_executor *executor = NULL;
     cr_assert_eq(farm_net_make(&lopsided, &atari, &net, &err), FARM_OK);
