@@ -54,6 +54,8 @@ static void judge_all(const struct farm_env_list *list, double start_s, struct v
         snprintf(recipe.env, sizeof recipe.env, "%s", name);
         if (strncmp(name, "gym/", 4) == 0) {
             verdicts[i] = (struct verdict){DEPENDS, "`farm envs gym/ID` finds out"};
+        } else if (strncmp(name, "envpool/", 8) == 0) {
+            verdicts[i] = (struct verdict){DEPENDS, "`farm envs envpool/ID` finds out; --json lists all"};
         } else if (follows && strncmp(name, "ale/", 4) == 0) {
             verdicts[i] = verdicts[i - 1];
         } else if (judge(&recipe, &verdicts[i], &err)) {
@@ -94,9 +96,10 @@ static void print_verdict(const char *name, const struct verdict *verdict) {
     printf("%s: trains: %s%s%s%s\n", name, words[verdict->trains], yes ? "" : " (", verdict->reason, yes ? "" : ")");
 }
 
-// Prints the names from `first` on that belong to one family and have one verdict, in columns. Returns how many.
+// Prints the names from `first` on that belong to one family and have one verdict, in columns; not all of a family that
+// only --json lists. Returns how many.
 static size_t print_alike(const struct farm_env_list *list, const struct verdict *verdicts, size_t first) {
-    enum { LINE = 100 };
+    enum { LINE = 100, SHOWN = 64 };
     const char(*names)[FARM_ENV_NAME_BYTES] = (const char(*)[FARM_ENV_NAME_BYTES])list->names + first;
     char family[FARM_ENV_NAME_BYTES + 4];
     size_t count = 0, widest = 0;
@@ -107,8 +110,10 @@ static size_t print_alike(const struct farm_env_list *list, const struct verdict
     const size_t columns = widest + 2 < LINE ? LINE / (widest + 2) : 1;
     snprintf(family, sizeof family, "\n%.*s/*", (int)family_of(names[0]), names[0]);
     print_verdict(family, &verdicts[first]);
-    for (size_t i = 0; i < count; i++)
-        printf("%-*s%s", (int)widest + 2, names[i], (i + 1) % columns == 0 || i + 1 == count ? "\n" : "");
+    const size_t shown = strncmp(names[0], "envpool/", 8) == 0 && count > SHOWN ? SHOWN : count;
+    for (size_t i = 0; i < shown; i++)
+        printf("%-*s%s", (int)widest + 2, names[i], (i + 1) % columns == 0 || i + 1 == shown ? "\n" : "");
+    if (shown < count) printf("and %zu more\n", count - shown);
     return count;
 }
 

@@ -312,32 +312,32 @@ static bool get_numbers(PyObject *object, char letter, uint32_t count, Py_buffer
     return false;
 }
 
-static bool write_ends(Group *self, PyObject *const *arrays) {
-    static const char letters[3] = {'f', 'B', 'B'};
+static bool write_ends(Group *self, PyObject *const *arrays, int count) {
+    static const char letters[4] = {'f', 'B', 'B', 'B'};
     const uint32_t width = self->lane->width;
     float *const reward = farm_lane_reward(self->lane, farm_lane_actor_next(self->lane));
     uint8_t *const flags = farm_lane_flags(self->lane, farm_lane_actor_next(self->lane));
-    Py_buffer buffers[3];
+    Py_buffer buffers[4] = {{.buf = NULL}};
     int got = 0;
-    while (got < 3 && get_numbers(arrays[got], letters[got], width, &buffers[got])) got++;
+    while (got < count && get_numbers(arrays[got], letters[got], width, &buffers[got])) got++;
     const float *rewards = buffers[0].buf;
-    const bool *terminated = buffers[1].buf, *truncated = buffers[2].buf;
-    for (uint32_t i = 0; got == 3 && i < width; i++) {
+    const bool *terminated = buffers[1].buf, *truncated = buffers[2].buf, *goes_on = buffers[3].buf;
+    for (uint32_t i = 0; got == count && i < width; i++) {
         const bool starts = self->ended[i];
         const uint8_t end = terminated[i] ? END_TERMINATED : truncated[i] ? END_TRUNCATED : 0;
-        flags[i] = starts ? FARM_STEP_FIRST : end;
+        flags[i] = starts ? FARM_STEP_FIRST : goes_on && goes_on[i] ? end & ~FARM_STEP_GAME_END : end;
         reward[i] = starts ? 0 : rewards[i];
         self->ended[i] = !starts && end;
     }
     for (int b = 0; b < got; b++) PyBuffer_Release(&buffers[b]);
-    return got == 3;
+    return got == count;
 }
 
 static PyObject *Group_write(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Group *self = (Group *)object;
     const uint32_t width = self->lane->width;
-    if (!check_count("write", count, 4, 4) || !check_writable(self->ring, self->lane)) return NULL;
-    if (!write_ends(self, args + 1) || !write_observation(self, 0, width, args[0])) return NULL;
+    if (!check_count("write", count, 4, 5) || !check_writable(self->ring, self->lane)) return NULL;
+    if (!write_ends(self, args + 1, (int)count - 1) || !write_observation(self, 0, width, args[0])) return NULL;
     if (self->invalid == Py_None || self->resets || is_valid(self, 0, width)) {
         beat(self->ring, width);
         return publish_group(self);
@@ -475,8 +475,8 @@ static PyMethodDef Group_methods[] = {
     {"restart", FAST(Group_restart),
      "restart(env, seed, reset): an environment's next step is a reset, with `reset` from then on and a seed or None"},
     {"write", FAST(Group_write),
-     "write(observations, rewards, terminated, truncated): publishes the step of a vector environment with NEXT_STEP "
-     "resets: f32 rewards, bool ends"},
+     "write(observations, rewards, terminated, truncated[, goes_on]): publishes the step of a vector environment with "
+     "NEXT_STEP resets: f32 rewards, bool ends; goes_on: an end is not its game's"},
     {NULL, NULL, 0, NULL},
 };
 

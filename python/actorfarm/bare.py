@@ -148,9 +148,12 @@ def make(name, width, seed, pairs):
     family, _, rest = name.partition("/")
     if family == "ale":
         return Atari(rest, width, seed, pairs)
-    from . import gym_actor
+    if family == "envpool":
+        from .envpool_actor import EnvPool as Family
+    else:
+        from .gym_actor import Gym as Family
 
-    maker = gym_actor.Gym.prepare(rest, pairs, "count")
+    maker = Family.prepare(rest, pairs, "count")
     return (Vector if maker.plays_as_vector(width) else Singles)(maker, width, seed)
 
 

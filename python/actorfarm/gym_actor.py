@@ -136,25 +136,29 @@ class Singles:
             raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {self._group.at}") from broken
 
 
+def draw(render, into, rate):
+    """Writes what render() gives to a film."""
+    try:
+        rgb = np.asarray(render())
+    except Exception as failed:  # MuJoCo without OpenGL raises almost anything
+        raise actor.BrokenContract(f"cannot be filmed: {actor.describe_error(failed)}; {GL_REMEDY}") from failed
+    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8:
+        raise actor.BrokenContract(f"cannot be filmed: render() gives {rgb.dtype}{list(rgb.shape)}, not an RGB picture")
+    into.picture(rgb, rate)
+
+
 def filmed(env, into):
     """The environment's step and reset, each followed by a picture."""
-    def draw():
-        try:
-            rgb = np.asarray(env.render())
-        except Exception as failed:  # MuJoCo without OpenGL raises almost anything
-            raise actor.BrokenContract(f"cannot be filmed: {actor.describe_error(failed)}; {GL_REMEDY}") from failed
-        if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8:
-            raise actor.BrokenContract(f"cannot be filmed: render() gives {rgb.dtype}{list(rgb.shape)}, not an RGB picture")
-        into.picture(rgb, int(env.metadata.get("render_fps") or RATE_HZ))
+    rate = int(env.metadata.get("render_fps") or RATE_HZ)
 
     def reset(**arguments):
         result = env.reset(**arguments)
-        draw()
+        draw(env.render, into, rate)
         return result
 
     def step(action):
         result = env.step(action)
-        draw()
+        draw(env.render, into, rate)
         if result[2] or result[3]:
             into.end_game()
         return result
@@ -168,6 +172,7 @@ class Vector:
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
         self._env, self._start = maker.vector(len(seeds)), {"seed": seeds[0]}
+        self._results = maker.results
         if self._env.num_envs != len(seeds):
             raise actor.BrokenContract(
                 f"is a vector environment of always {self._env.num_envs}, not of a lane's {len(seeds)}: "
@@ -177,9 +182,9 @@ class Vector:
         self._group = maker.pack(ring, lane, None)
 
     def _step_all(self, actions):
-        """(observations, rewards, terminated, truncated)"""
+        """(observations, rewards, terminated, truncated[, goes_on])"""
         if not self._start:
-            return self._env.step(actions)[:4]
+            return self._env.step(actions)[:self._results]
         start, self._start, none = self._start, None, np.zeros(len(actions))
         return self._env.reset(**start)[0], none, none, none
 
@@ -209,6 +214,8 @@ class Vector:
 
 class Maker:
     """Makes environments of one id, with its options."""
+
+    frames, results = 1, 4  # of a step; of a vector environment's that _farm.Group.write takes
 
     def __init__(self, name, options, bad_values):
         self._name, self._options, self.bad_values = name, dict(options), bad_values
@@ -327,7 +334,7 @@ class Maker:
             {"name": name, "dtype": dtype, "dims": list(dims), "choices": choices}
             for name, dtype, dims, choices in self.observations.fields
         ]
-        return {"obs": fields, "action": self.actions.spec, "frames_per_step": 1, "notes": self.observations.notes}
+        return {"obs": fields, "action": self.actions.spec, "frames_per_step": self.frames, "notes": self.observations.notes}
 
 
 class Gym:

@@ -16,10 +16,10 @@ KEY(PATH, env, "native/breakout", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environment: native/catch, ale/Pong, ... (farm envs lists them), or your own: plugin:path.so[:name]")
 KEY(LIST, obs_keep, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help =
-        "gym/*: names of an observation's parts, or of what contains them (`arm` of arm.0), with * and ?: only these "
-        "are used, and action_mask; repeatable; none: all")
+        "gym/*, envpool/*: names of an observation's parts, or of what contains them (`arm` of arm.0), with * and ?: "
+        "only these are used, and action_mask; repeatable; none: all")
 KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
-    .help = "gym/*: names of parts that are not used, as obs_keep")
+    .help = "gym/*, envpool/*: names of parts that are not used, as obs_keep")
 KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "gym/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); repeatable, the "
             "first one innermost. Never taken from another machine: a node names its own")

@@ -19,7 +19,9 @@ enum { SETUP_LIMIT_S = 3600 };
 // Environments of our Python programs: `python START MODULE --env NAME` plays PREFIX/NAME. LABEL begins its messages.
 static const struct farm_env_python {
     const char *prefix, *module, *label;
-} pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "}, {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
+} pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "},
+               {"envpool/", "actorfarm.envpool_actor", "envpool_actor: "},
+               {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
 enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
 // ---- running a Python program ----

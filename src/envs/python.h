@@ -1,5 +1,5 @@
-// Environments that run in our Python programs, ale/* and gym/*: their interpreter, its packages, their specs, and the
-// command lines of their actors. Runs in the supervisor and in tools, before any worker.
+// Environments that run in our Python programs, ale/*, envpool/* and gym/*: their interpreter, its packages, their
+// specs, and the command lines of their actors. Runs in the supervisor and in tools, before any worker.
 #ifndef FARM_ENVS_PYTHON_H
 #define FARM_ENVS_PYTHON_H
 

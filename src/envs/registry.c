@@ -202,9 +202,11 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
     for (size_t i = 0; i < FARM_ENV_KEYS; i++) {
         const struct farm_env_option key = farm_env_key(recipe, i);
         if (strcmp(key.value, "none") == 0) continue;
-        if (!starts_with(name, "gym/"))
-            return farm_fail(err, FARM_E_USAGE, "%s '%.100s': only gym/* takes it, not %.200s (`%s: none` removes it)",
-                             key.key, key.value, name, key.key);
+        const bool chooses = strncmp(key.key, "obs_", 4) == 0;
+        if (!starts_with(name, "gym/") && !(chooses && starts_with(name, "envpool/")))
+            return farm_fail(err, FARM_E_USAGE,
+                             "%s '%.100s': only gym/*%s takes it, not %.200s (`%s: none` removes it)", key.key,
+                             key.value, chooses ? " and envpool/*" : "", name, key.key);
         env->options[env->option_count++] = key;
     }
     if (starts_with(name, plugin_prefix)) return find_user_plugin(name + strlen(plugin_prefix), env, err);
@@ -217,7 +219,7 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
 }
 
 const char *farm_env_life_option(const char *name) {
-    if (starts_with(name, "ale/")) return "episodic_life";
+    if (starts_with(name, "ale/") || starts_with(name, "envpool/")) return "episodic_life";
     return strcmp(name, "native/breakout") == 0 ? "life_loss" : NULL;
 }
 

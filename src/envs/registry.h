@@ -1,9 +1,9 @@
 // Environments by name: which exist, whether they can run here, and their specs. Native ones are functions of this
-// program; plug-ins are shared objects, which only probes and actors load (probe.h, actor.h); ale/* and gym/* run in
-// Python programs (python.h). Runs in the supervisor and in tools, before any worker.
+// program; plug-ins are shared objects, which only probes and actors load (probe.h, actor.h); ale/*, envpool/* and
+// gym/* run in Python programs (python.h). Runs in the supervisor and in tools, before any worker.
 //
 //   native/NAME              built in
-//   ale/GAME, gym/ID         Python
+//   ale/GAME, envpool/ID, gym/ID   Python
 //   plugin:PATH[:NAME]       a user's plug-in: its first environment, or the named one
 //   libenv:PATH              a library with gym3's libenv interface, through the plug-in envs/libenv.so (option lib)
 //   FAMILY/NAME, any other   environment "FAMILY/NAME" of the shipped plug-in envs/FAMILY.so

@@ -77,6 +77,28 @@ class Lane:
         return [steps[:count] for steps in played]
 
 
+class Played(Lane):
+    """A lane, and the group of a maker's environments that plays it. ring: of Lane."""
+
+    def __init__(self, maker, width, seeds, ring=None):
+        self.maker, spec = maker, maker.spec()
+        fields = [(field["name"], field["dtype"], tuple(field["dims"]), field["choices"]) for field in spec["obs"]]
+        super().__init__(width, fields, spec["action"], **(ring or {}))
+        self.action_spec = spec["action"]
+        self.group = maker.group(self.actor, 0, seeds)
+
+    def step(self):
+        assert self.actor.wait() == 0
+        self.group.step(self.actor)
+        return self.read()
+
+    def draw_actions(self, rng):
+        shape = self.width, self.action_spec["dims"]
+        if self.action_spec["kind"] == "continuous":
+            return rng.normal(0, 2, shape).astype(np.float32)
+        return rng.integers(0, self.action_spec["sizes"], shape).astype(np.int32)
+
+
 def run_actor(name, *arguments, python=(sys.executable,), environment=None):
     """The actor program NAME, until it ends."""
     command = [*python, "-m", f"actorfarm.{name}", *arguments]

@@ -111,27 +111,11 @@ gymnasium.register(id="Probe/OnlySameStep-v0", vector_entry_point=Group, kwargs=
 gymnasium.register(id="Probe/AlwaysTen-v0", vector_entry_point=lambda num_envs, **kwargs: Group(10))
 
 
-class Lane(lanes.Lane):
+class Lane(lanes.Played):
     """A lane and the group of environments that plays it."""
 
     def __init__(self, name, width=2, seeds=None, bad_values="count", ring=None, **options):
-        self.maker = gym_actor.Maker(name, options, bad_values)
-        spec = self.maker.spec()
-        fields = [(field["name"], field["dtype"], tuple(field["dims"]), field["choices"]) for field in spec["obs"]]
-        super().__init__(width, fields, spec["action"], **(ring or {}))
-        self.action_spec = spec["action"]
-        self.group = self.maker.group(self.actor, 0, seeds or [100 + i for i in range(width)])
-
-    def step(self):
-        assert self.actor.wait() == 0
-        self.group.step(self.actor)
-        return self.read()
-
-    def draw_actions(self, rng):
-        shape = self.width, self.action_spec["dims"]
-        if self.action_spec["kind"] == "continuous":
-            return rng.normal(0, 2, shape).astype(np.float32)
-        return rng.integers(0, self.action_spec["sizes"], shape).astype(np.int32)
+        super().__init__(gym_actor.Maker(name, options, bad_values), width, seeds or [100 + i for i in range(width)], ring)
 
 
 def plain(name, seed, actions, **options):
