@@ -3,6 +3,7 @@
 
 #include "base/crc32c.h"
 #include "kernels/random.h"
+#include "nn/net.h"
 
 // ---- errors and arguments ----
 
@@ -81,6 +82,28 @@ static PyObject *module_crc32c(PyObject *module, PyObject *object) {
     return PyLong_FromUnsignedLong(sum);
 }
 
+static PyObject *module_net_layers(PyObject *module, PyObject *argument) {
+    static const char *const kinds[] = {"conv", "dense", "conv", "pool", "residual", "norm"};
+    static const char *const activations[] = {"relu", "tanh", "none", "elu", "silu"};
+    const char *text = PyUnicode_AsUTF8AndSize(argument, NULL);
+    struct farm_net_spec spec;
+    struct farm_error err;
+    if (!text) return NULL;
+    if (farm_net_find(text, &spec, &err)) return raise_error(&err);
+    PyObject *rows = PyList_New(spec.layer_count);
+    for (int i = 0; i < spec.layer_count && rows; i++) {
+        const struct farm_layer *l = &spec.layers[i];
+        const bool same = l->kind != FARM_LAYER_CONV && l->kernel > 0;
+        PyObject *row = Py_BuildValue("(siiiNs)", kinds[l->kind], l->out, l->kernel, l->stride, PyBool_FromLong(same),
+                                      activations[l->activation]);
+        if (row)
+            PyList_SET_ITEM(rows, i, row);
+        else
+            Py_CLEAR(rows);
+    }
+    return rows ? Py_BuildValue("(NN)", PyBool_FromLong(spec.separate), rows) : NULL;
+}
+
 static PyMethodDef module_methods[] = {
     {"attach", module_attach, METH_VARARGS,
      "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; it owns the two descriptors"},
@@ -104,6 +127,8 @@ static PyMethodDef module_methods[] = {
     {"brighter", FAST(module_brighter),
      "brighter(into, frame): keeps the brighter pixel of two palette frames in `into`"},
     {"crc32c", module_crc32c, METH_O, "crc32c(buffer) -> the checksum of a checkpoint's tensors"},
+    {"net_layers", module_net_layers, METH_O,
+     "net_layers(text) -> (separate, [(kind, out, kernel, stride, same, activation), ...]), of src/nn/net.h's table"},
     {"derive_seed", module_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},
     {NULL, NULL, 0, NULL},
 };

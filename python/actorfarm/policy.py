@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# A letter a layer. A digit: unpadded convolution of this stride, ReLU; s: padded 3x3 convolution; p: max pool; r: residual block, R: then
-# ReLU; d: dense, ReLU; t: dense, tanh.
-NETS, NUMBERS_MAX = {"shallow": "42d", "nature": "421d", "lite": "422d", "mlp": "tt", "separate": "tt", "deep": "sprrsprrsprRd"}, 1 << 26
+from . import _farm
+
+NUMBERS_MAX, DENSE = 1 << 26, ("dense", 0, 0, 0, False, "relu")
+ACTIVATIONS = {"relu": F.relu, "tanh": torch.tanh, "elu": F.elu, "silu": F.silu, "none": lambda x: x}
 
 
 def _tensor(array, device):  # NumPy arrays are copied: PyTorch has no read-only tensors
@@ -35,7 +36,7 @@ class Policy(nn.Module):
             raise ValueError("the checkpoint does not describe its environment: load(..., spec=env.consumer.spec)")
         self.spec = spec or json.loads(about["spaces"])
         key = {name[len("recipe.") :]: value for name, value in about.items() if name.startswith("recipe.")}
-        self.net, self.stack, self.head = key["net"], int(key.get("stack", 1)), about.get("head", "categorical")
+        (self.separate, self.rows), self.stack, self.head = _farm.net_layers(key["net"]), int(key.get("stack", 1)), about.get("head", "categorical")
         self.last_inputs, self.normalises = (key.get(name) == "true" for name in ("last_inputs", "normalise_observations"))
         self.lstm_layers = sum(name.startswith("lstm.weight_hh_l") for name in tensors)
         for name, tensor in tensors.items():
@@ -65,27 +66,35 @@ class Policy(nn.Module):
 
     def _set_masks(self, free):
         """0: weights that stay 0, a free sigma's and those between the halves of `separate`."""
-        (outputs, width), separate = self.policy.weight.shape, self.net == "separate"
-        halves = torch.arange(width) >= width // 2
-        policy = (torch.arange(outputs)[:, None] < (outputs // 2 if free else outputs)) & ~(halves & separate)
-        for name, mask in {"policy": policy, **({"value": halves[None], "layers.1": halves[:, None] == halves} if separate else {})}.items():
+        (outputs, width), late = self.policy.weight.shape, lambda count: torch.arange(count) >= count // 2
+        masks = {"policy": (torch.arange(outputs)[:, None] < (outputs // 2 if free else outputs)) & ~(late(width) & self.separate)}
+        if self.separate:
+            masks["value"] = late(width)[None]
+            for i in range(1, len(self.rows)):
+                into, out = map(late, self.get_submodule(f"layers.{i}").weight.T.shape)
+                masks[f"layers.{i}"] = out[:, None] == into
+        for name, mask in masks.items():
             self.get_submodule(name).register_buffer("mask", mask.float(), persistent=False)
 
     def _apply_layer(self, function, name, x, **how):
         layer = self.get_submodule(name)
         return function(x, layer.weight * layer.mask if hasattr(layer, "mask") else layer.weight, layer.bias, **how)
 
-    def _layer(self, letter, name, x):
-        if letter in "dt":
+    def _layer(self, row, name, x):
+        kind, _, kernel, stride, same, activation = row
+        if kind == "dense":
             x = self._apply_layer(F.linear, name, x.flatten(1))
-        elif letter in "rR":
+        elif kind == "norm":  # over the channels
+            layer = self.get_submodule(name)
+            x = F.layer_norm(x.movedim(1, -1), layer.weight.shape, layer.weight, layer.bias).movedim(-1, 1)
+        elif kind == "residual":
             inner = F.relu(self._apply_layer(F.conv2d, f"{name}.conv0", F.relu(x), padding=1))
             x = x + self._apply_layer(F.conv2d, f"{name}.conv1", inner, padding=1)
-        elif letter == "p":
-            x = F.max_pool2d(x, 3, 2, padding=(x.shape[2] % 2, x.shape[3] % 2), ceil_mode=True)
         else:
-            x = self._apply_layer(F.conv2d, name, x, padding=int(letter == "s"), stride=1 if letter == "s" else int(letter))
-        return torch.tanh(x) if letter == "t" else x if letter in "spr" else F.relu(x)
+            height, width = (max((-(-n // stride) - 1) * stride + kernel - n, 0) if same else 0 for n in x.shape[2:])
+            x = F.pad(x, (width // 2, -(-width // 2), height // 2, -(-height // 2)), value=0 if kind == "conv" else -torch.inf)
+            x = F.max_pool2d(x, kernel, stride) if kind == "pool" else self._apply_layer(F.conv2d, name, x, stride=stride)
+        return ACTIVATIONS[activation](x)
 
     def _remember(self, x, state):
         """A step of the LSTM's layers; each has h, then c in the state."""
@@ -143,11 +152,11 @@ class Policy(nn.Module):
         the recipe has last_inputs. Returns outputs [N][outputs] (logits, means and log sigma, or action-values before duelling), value [N], state."""
         frames, numbers = self._read(obs, first, last)
         x = numbers if frames is None else frames
-        for i, letter in enumerate(NETS[self.net]):
-            x = self._layer(letter, f"layers.{i}", x)
+        for i, row in enumerate(self.rows):
+            x = self._layer(row, f"layers.{i}", x)
         if frames is not None and numbers is not None:
-            x = torch.cat([x, self._layer("d", "inputs", numbers)], 1)
-            x = x if self.lstm_layers else self._layer("d", "joined", x)
+            x = torch.cat([x, self._layer(DENSE, "inputs", numbers)], 1)
+            x = x if self.lstm_layers else self._layer(DENSE, "joined", x)
         if self.lstm_layers:
             state = _tensor(state if state is not None else np.zeros((len(x), 2 * self.lstm_layers * self.lstm.weight_hh_l0.shape[1]), "f4"), x.device)
             x, state = self._remember(x, state if first is None else state.masked_fill(_tensor(first, x.device).reshape(-1, 1).bool(), 0))

@@ -58,9 +58,10 @@ KEY(INT, gpus, "1", .most = 32, .uses = FPS,
 KEY(TEXT, mirror, "full", .choices = "full|window|off", .uses = EVAL | FPS, .needs = "device=cuda",
     .help = "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
             "nothing; reduced automatically if memory is short")
-KEY(TEXT, net, "auto", .uses = FPS | NET,
+KEY(PATH, net, "auto", .uses = FPS | NET,
     .help = "network: shallow, nature, lite, deep (frames), mlp, separate (flat observations); auto: shallow or mlp; "
-            "deep for frames too small for shallow")
+            "deep for frames too small for shallow; or your own, e.g. \"conv 32@8x8/4, 64@4x4/2, dense 512 norm\" "
+            "(docs/TRAINING.md)")
 KEY(TEXT, init, "orthogonal", .choices = "orthogonal|uniform",
     .help = "initial weights; uniform: PyTorch's default, whose signals shrink")
 KEY(TEXT, sigma, "free", .choices = "free|state", .uses = NET, .needs = "actions=continuous",

@@ -15,7 +15,7 @@
 enum {
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
-    FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
+    FARM_RECIPE_PATH_BYTES = 1024, // a longer text: env, net, and the values of options
 };
 
 // The recipe's own keys: FARM_KEY_env, FARM_KEY_seed, ...

@@ -82,8 +82,8 @@ struct farm_net_spec {
 //   mlp      two hidden layers of 64 units, tanh
 //   separate two such networks, one for the policy and one for the value
 //   deep     IMPALA's large net (fig. 3 right)
-// Their LSTM, if any, is farm_net_io's. Shapes are farm_net_make's to check. FARM_E_NOT_FOUND: an unknown word;
-// FARM_E_INVALID. The text may come from another process.
+// Their LSTM, if any, is farm_net_io's. Shapes are farm_net_make's to check. FARM_E_INVALID. The text may
+// come from another process.
 enum farm_status farm_net_find(const char *text, struct farm_net_spec *spec, struct farm_error *err);
 
 // Puts the layer's number and words before the message in *err: "layer 3 (64@3x3/1): ". Returns FARM_E_INVALID.

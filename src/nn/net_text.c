@@ -150,7 +150,7 @@ static enum farm_status read_item(struct reading *reading, const char *text, con
         reading->kind = kind;
         word = strtok_r(NULL, " ", &rest);
     } else if (!reading->kind || !strchr("-0123456789", *word)) {
-        return farm_fail(reading->err, FARM_E_NOT_FOUND,
+        return farm_fail(reading->err, FARM_E_INVALID,
                          "unexpected word '%.40s'%s%s%sA network is shallow, nature, lite, deep, mlp or separate, or "
                          "its layers, as in \"conv 32@4x4/2, pool, dense 256 norm\" (docs/TRAINING.md)",
                          word, near ? "; did you mean '" : "", near ? near : "", near ? "'? " : ". ");

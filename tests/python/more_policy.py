@@ -32,6 +32,7 @@ CASES = {
     "colours": ("procgen/bigfish", "--net", "shallow", "--stack", "2"),
     "gaussian": ("mujoco/Pusher-v5", "--last-inputs", "true"),
     "squashed": ("mujoco/Swimmer-v5", "--squash", "true", "--sigma", "state"),
+    "text": ("native/breakout", "--net", "conv 12@5x5/3 norm silu, 16@3x3/2 same elu, norm, residual tanh, pool 2x2/1, elu, dense 40 norm, 24 silu"),
     "q": ("native/breakout", "--net", "lite", "--algo", "dqn", "--replay", "2000", "--replay-start", "500"),
 }
 
