@@ -65,27 +65,39 @@ BREAKOUT = "--env native/breakout"
 ONE = "--train-threads 1"  # the return does not depend on it, and runs beside other work do not wait for a second one
 
 
-class Group(typing.NamedTuple):
-    """Rows GROUP-NAME, and what others have published: the mean over seeds of the last 100 games of training."""
+class Published(typing.NamedTuple):
+    """The mean over seeds of returns of training games."""
 
-    published: dict  # environment: mean
+    system: str
+    returns: dict  # by environment
     source: str
+
+
+class Group(typing.NamedTuple):
+    """Rows GROUP-NAME, and what others have published."""
+
+    environments: list
+    published: list
     is_normalised: bool = False  # human-normalised scores, whose median counts
 
 
-GROUPS = {
-    "mujoco-5": Group(
-        {"HalfCheetah-v4": 1442.64, "Walker2d-v4": 2287.95, "Hopper-v4": 2382.86, "InvertedPendulum-v4": 963.09, "Humanoid-v4": 716.11},
-        "CleanRL's ppo_continuous_action, 3 seeds, 1 M steps as ours: docs/benchmark/ppo_continuous_action.md in github.com/vwxyzjn/cleanrl",
+MUJOCO_5 = Published(
+    "CleanRL",
+    {"HalfCheetah-v4": 1442.64, "Walker2d-v4": 2287.95, "Hopper-v4": 2382.86, "InvertedPendulum-v4": 963.09, "Humanoid-v4": 716.11},
+    "ppo_continuous_action, 3 seeds, 1 M steps as ours; docs/benchmark/ppo_continuous_action.md in github.com/vwxyzjn/cleanrl",
+)
+ATARI_10_GAMES = ["Alien", "Asterix", "BeamRider", "Breakout", "Freeway", "MsPacman", "Pong", "Qbert", "Seaquest", "SpaceInvaders"]
+AT_10M = "10 M frames as ours, 5 runs, sticky actions; iteration 9 (the last of ten) of baselines/atari/data/*.json in github.com/google/dopamine"
+ATARI_10 = [
+    Published("Rainbow", dict(zip(ATARI_10_GAMES, [1220.4, 2699.2, 5982.6, 41.9, 32.17, 2347.5, 15.2, 5353.9, 1641.1, 743.7])), AT_10M),
+    Published("DQN", dict(zip(ATARI_10_GAMES, [925.6, 2381.7, 869.3, 21.48, 8.28, 2187.2, -4.93, 1658.4, 299.6, 663.3])), AT_10M),
+    Published(
+        "CleanRL at 40 M", dict(zip(ATARI_10_GAMES, [1736.4, 4820.3, 2478.4, 430.1, 33.1, 2345.7, 20.39, 17246.3, 1240.3, 1188.8])),
+        "four times our frames, 3 seeds; ppo_atari_envpool_xla_jax in docs/benchmark/ppo_atari_envpool_xla_jax.md in github.com/vwxyzjn/cleanrl",
     ),
-    "atari-10": Group(
-        {"Alien": 1736.39, "Asterix": 4820.33, "BeamRider": 2478.44, "Breakout": 430.09, "Freeway": 33.10, "MsPacman": 2345.67,
-         "Pong": 20.39, "Qbert": 17246.27, "Seaquest": 1240.30, "SpaceInvaders": 1188.82},
-        "CleanRL's ppo_atari_envpool_xla_jax, 3 seeds, 10 M agent steps, four times ours: docs/benchmark/ppo_atari_envpool_xla_jax.md in github.com/vwxyzjn/cleanrl",
-        True,
-    ),
-}  # fmt: skip
-ATARI_10 = "--algo ppo --frames 10M --recipe recipes/ale.yaml"  # the family's recipe, for Pong too
+]  # fmt: skip
+GROUPS = {"mujoco-5": Group(list(MUJOCO_5.returns), [MUJOCO_5]), "atari-10": Group(ATARI_10_GAMES, ATARI_10, True)}
+ATARI_RECIPE = "--algo ppo --frames 10M --recipe recipes/ale.yaml"  # the family's recipe, for Pong too
 TABLE = [
     Row("catch-vtrace", "--env native/catch --algo vtrace --frames 500k", 3, 0.95),
     Row("catch-ppo", "--env native/catch --algo ppo --frames 500k", 3, 0.95),
@@ -129,9 +141,9 @@ TABLE = [
     Row("scale4-pong", f"--env ale/Pong --algo ppo --scale 4 {ONE}", 2, 18),
     *[
         Row(f"mujoco-5-{env.partition('-')[0].lower()}", f"--env mujoco/{env} --algo ppo --frames 1M {ONE}", 3, mean, statistics.fmean)
-        for env, mean in GROUPS["mujoco-5"].published.items()
+        for env, mean in MUJOCO_5.returns.items()
     ],
-    *[Row(f"atari-10-{game.lower()}", f"--env ale/{game} {ATARI_10} {ONE}", 1, None) for game in GROUPS["atari-10"].published],
+    *[Row(f"atari-10-{game.lower()}", f"--env ale/{game} {ATARI_RECIPE} {ONE}", 1, None) for game in ATARI_10_GAMES],
     Row("breakout-60s", "--env native/breakout --algo vtrace --seconds 60", 3, 100, statistics.median),  # the README's picture
 ]
 
@@ -199,24 +211,30 @@ def record(farm, row, seeds, threshold, version):
 
 def summarise(name):
     """A table of the newest line of each seed of a group's rows; what is missing is named, not estimated."""
-    group, lines, ours, theirs, missing = GROUPS[name], recorded(), [], [], []
-    print(f"{name}: the mean of the last 100 games of training. Published: {group.source}")
-    for row, (env, published) in zip((row for row in TABLE if row.name.startswith(f"{name}-")), group.published.items()):
+    group, lines, missing = GROUPS[name], recorded(), []
+    systems = [published.system for published in group.published]
+    scores = {system: [] for system in ("ours", *systems)}
+    print(f"{name}: ours, the mean of the last 100 games of training, and published" + (" (human-normalised)" if group.is_normalised else ""))
+    print(f"  {'':20}" + "".join(f"{system:>20}" for system in scores) + "   seeds of ours")
+    for row, env in zip((row for row in TABLE if row.name.startswith(f"{name}-")), group.environments):
         found = {line["seed"]: line for line in lines if line["command"].startswith(f"farm train {row.flags} --seed")}
         if not found:
             missing.append(env)
             continue
         returns = [found[seed]["return_mean"] for seed in sorted(found)]
-        text = f"  {env:20}{statistics.fmean(returns):>10.5g}  seeds {' '.join(f'{value:.5g}' for value in returns):24}published {published:>8.5g}"
-        if group.is_normalised:
-            low, high = map(float, re.findall(r", (-?[\d.]+)", found[min(found)]["normalised_to"]))
-            ours.append((statistics.fmean(returns) - low) / (high - low))
-            theirs.append((published - low) / (high - low))
-            text += f"   human-normalised {ours[-1]:.3f}, published {theirs[-1]:.3f}"
-        print(text)
-    if ours:
-        print(f"  median human-normalised score of these {len(ours)}: {statistics.median(ours):.3f}, published {statistics.median(theirs):.3f}")
+        texts = []
+        for system, value in zip(scores, [statistics.fmean(returns), *(published.returns[env] for published in group.published)]):
+            texts.append(f"{value:.5g}")
+            if group.is_normalised:
+                low, high = map(float, re.findall(r", (-?[\d.]+)", found[min(found)]["normalised_to"]))
+                scores[system].append((value - low) / (high - low))
+                texts[-1] += f" ({scores[system][-1]:.3f})"
+        print(f"  {env:20}{''.join(f'{text:>20}' for text in texts)}   {' '.join(f'{value:.5g}' for value in returns)}")
+    if scores["ours"]:
+        count = len(scores["ours"])
+        print(f"  {f'median of {count}':20}" + "".join(f"{f'({statistics.median(values):.3f})':>20}" for values in scores.values()))
     print(f"  missing: {', '.join(missing) or 'none'}")
+    print("".join(f"  {published.system}: {published.source}\n" for published in group.published), end="")
 
 
 def main():
