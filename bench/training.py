@@ -50,6 +50,14 @@ def of_peer():
     return statistics.fmean(returns) if returns else sys.exit("training.py: run bench/peers/ppo_procgen.py first")
 
 
+def of_envpool():
+    """The mean over seeds of bench/peers/ppo_procgen.py with EnvPool's D1Basic, less its standard error."""
+    returns = [line["return_mean"] for line in recorded() if "peer" in line and line["env"] == "envpool/D1Basic-v1"]
+    if len(returns) < 2:
+        sys.exit("training.py: run bench/peers/ppo_procgen.py with D1Basic-v1 first")
+    return statistics.fmean(returns) - statistics.stdev(returns) / len(returns) ** 0.5
+
+
 class Row(typing.NamedTuple):
     name: str
     flags: str  # of farm train
@@ -144,6 +152,9 @@ TABLE = [
         for env, mean in MUJOCO_5.returns.items()
     ],
     *[Row(f"atari-10-{game.lower()}", f"--env ale/{game} {ATARI_RECIPE} {ONE}", 1, None) for game in ATARI_10_GAMES],
+    Row("doorkey-lstm", f"--env envpool/MiniGrid-DoorKey-8x8-v0 --algo ppo {ONE}", 3, 0.9),
+    Row("vizdoom-d1basic", f"--env envpool/D1Basic-v1 --algo ppo --frames 400k {ONE}", 3, of_envpool, statistics.fmean),
+    Row("football-empty-goal", f"--env envpool/gfootball/academy_empty_goal_close-v1 --algo ppo --frames 500k {ONE}", 1, None),
     Row("breakout-60s", "--env native/breakout --algo vtrace --seconds 60", 3, 100, statistics.median),  # the README's picture
 ]
 
