@@ -42,7 +42,7 @@ static bool same_family(const char *a, const char *b) {
 }
 
 // A Python program takes a third of a second to start: one game stands for ALE's, whose spaces are equal but for the
-// number of actions, and Gymnasium's ids are left to `farm envs gym/ID`.
+// number of actions, and ids of Gymnasium and PettingZoo are left to `farm envs NAME`.
 static void judge_all(const struct farm_env_list *list, double start_s, struct verdict *verdicts) {
     struct farm_recipe recipe;
     struct farm_error err;
@@ -52,8 +52,8 @@ static void judge_all(const struct farm_env_list *list, double start_s, struct v
         const char *name = list->names[i];
         const bool follows = i && same_family(name, list->names[i - 1]);
         snprintf(recipe.env, sizeof recipe.env, "%s", name);
-        if (strncmp(name, "gym/", 4) == 0) {
-            verdicts[i] = (struct verdict){DEPENDS, "`farm envs gym/ID` finds out"};
+        if (strncmp(name, "gym/", 4) == 0 || strncmp(name, "pettingzoo/", 11) == 0) {
+            verdicts[i] = (struct verdict){DEPENDS, "`farm envs NAME` finds out"};
         } else if (strncmp(name, "envpool/", 8) == 0) {
             verdicts[i] = (struct verdict){DEPENDS, "`farm envs envpool/ID` finds out; --json lists all"};
         } else if (follows && strncmp(name, "ale/", 4) == 0) {

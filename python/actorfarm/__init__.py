@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._consumer import gae as gae, vtrace as vtrace
     from .checkpoint import load as load, save as save
     from .observe import attach as attach
+    from .parallel_env import pettingzoo as pettingzoo
     from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
     from .rollout import Window as Window, gather as gather, on_jax as on_jax, on_torch as on_torch
     from .training import train as train
@@ -30,7 +31,7 @@ _HOMES = {
     **dict.fromkeys(("FarmEnded", "Pool", "make", "torch"), "pool"),
     **dict.fromkeys(("Window", "gather", "on_jax", "on_torch"), "rollout"),
     **dict.fromkeys(("gae", "vtrace"), "_consumer"),
-    **{"attach": "observe", "load": "checkpoint", "save": "checkpoint", "train": "training"},
+    **{"attach": "observe", "load": "checkpoint", "pettingzoo": "parallel_env", "save": "checkpoint", "train": "training"},
     **dict.fromkeys(("env", "vector"), "vector_env"),
 }
 

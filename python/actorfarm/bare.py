@@ -105,8 +105,8 @@ class Singles:
     """Single environments of Gymnasium, in turn."""
 
     def __init__(self, maker, width, seed):
-        self._envs = [maker.single() for _ in range(width)]
-        self._turn, space = 0, self._envs[0].action_space
+        self._envs = [maker.single() for _ in range(width // maker.agents)]
+        self._turn, space = 0, maker.spaces[1]
         space.seed(seed)
         self._actions = [space.sample() for _ in range(ACTIONS)]
         for i, env in enumerate(self._envs):
@@ -122,6 +122,19 @@ class Singles:
                 if terminated or truncated:
                     env.reset()
         self._turn = turn
+        return count
+
+
+class Parallel(Singles):
+    """Environments of PettingZoo, in turn."""
+
+    def steps(self, end_ns):
+        count = 0
+        while time.monotonic_ns() < end_ns:
+            for env in self._envs:
+                self._turn, count = (self._turn + 1) % (ACTIONS - 64), count + len(env.agents)
+                env.step(dict(zip(env.agents, self._actions[self._turn : self._turn + 64])))
+                env.agents or env.reset()
         return count
 
 
@@ -150,11 +163,13 @@ def make(name, width, seed, pairs):
         return Atari(rest, width, seed, pairs)
     if family == "envpool":
         from .envpool_actor import EnvPool as Family
+    elif family == "pettingzoo":
+        from .pettingzoo_actor import PettingZoo as Family
     else:
         from .gym_actor import Gym as Family
 
     maker = Family.prepare(rest, pairs, "count")
-    return (Vector if maker.plays_as_vector(width) else Singles)(maker, width, seed)
+    return (Parallel if family == "pettingzoo" else Vector if maker.plays_as_vector(width) else Singles)(maker, width, seed)
 
 
 def serve(commands, results, loop):

@@ -86,6 +86,8 @@ class Pool:
         self.num_envs, self._maker, self._ids = width, maker, np.arange(width, dtype=np.int32)
         self.action_space = gymnasium.vector.utils.batch_space(maker.action_space, width)
         self._film, maker.film = maker.film, None
+        if self._film:
+            maker._options["render_mode"] = "rgb_array"
         self._pool, self._seed = maker.pool(width, seed), seed
 
     def close(self):
@@ -124,7 +126,7 @@ class Maker(gym_actor.Maker):
     results, seed = 5, 0
 
     def __init__(self, library, name, options, bad_values):
-        self._library, self._name, self._options, self.bad_values, self._film = library, name, options, bad_values, None
+        self._library, self._name, self._options, self.bad_values = library, name, options, bad_values
         keep, drop = (gym_actor.listed(options.pop(key, None)) for key in ("obs_keep", "obs_drop"))
         flatten, self._family, notes = options.pop("flatten", None), library.specs[name][0], []
         if bad_values == "reset":

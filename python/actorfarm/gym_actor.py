@@ -147,7 +147,7 @@ def draw(render, into, rate):
     into.picture(rgb, rate)
 
 
-def filmed(env, into):
+def filmed(env, into, ends=lambda result: result[2] or result[3]):
     """The environment's step and reset, each followed by a picture."""
     rate = int(env.metadata.get("render_fps") or RATE_HZ)
 
@@ -159,7 +159,7 @@ def filmed(env, into):
     def step(action):
         result = env.step(action)
         draw(env.render, into, rate)
-        if result[2] or result[3]:
+        if ends(result):
             into.end_game()
         return result
 
@@ -174,10 +174,8 @@ class Vector:
         self._env, self._start = maker.vector(len(seeds)), {"seed": seeds[0]}
         self._results = maker.results
         if self._env.num_envs != len(seeds):
-            raise actor.BrokenContract(
-                f"is a vector environment of always {self._env.num_envs}, not of a lane's {len(seeds)}: "
-                f"--lanes 1 --envs-per-actor {self._env.num_envs}"
-            )
+            count = self._env.num_envs
+            raise actor.BrokenContract(f"is a vector environment of always {count}, not of a lane's {len(seeds)}: --lanes 1 --envs-per-actor {count}")
         ring.beat()
         self._group = maker.pack(ring, lane, None)
 
@@ -216,72 +214,65 @@ class Maker:
     """Makes environments of one id, with its options."""
 
     frames, results = 1, 4  # of a step; of a vector environment's that _farm.Group.write takes
+    agents, play, film = 1, None, None  # of an environment; what steps a group, if it is neither Singles nor Vector; of the first environment
 
-    def __init__(self, name, options, bad_values):
-        self._name, self._options, self.bad_values = name, dict(options), bad_values
+    def __init__(self, name, options, bad_values, package=""):
+        self._package, self._name, self._options, self.bad_values = package, name, dict(options), bad_values
         flatten, self._vector = self._options.pop("flatten", None), self._options.pop("vector", True)
         for key, value in (("flatten", flatten), ("vector", self._vector)):
             if value not in (None, True, False):
                 raise ValueError(f'option "{key}" is true or false, not "{value}"')
         keep, drop = listed(self._options.pop("obs_keep", None)), listed(self._options.pop("obs_drop", None))
         self._wrappers = wrappers(self._options.pop("wrap", None))
-        self._sample = self._film = None
-        registered = gymnasium.spec(name)
-        if registered.entry_point is None:
-            sample = self.vector(1)
-            spaces = sample.single_observation_space, sample.single_action_space
-            self._check_alone(sample.metadata.get("autoreset_mode"))
-        else:
-            self._sample = self._make()
-            spaces = self._sample.observation_space, self._sample.action_space
+        self._sample = None
+        self.spaces = spaces = self._find()
         for space in spaces:
             if not isinstance(space, gymnasium.spaces.Space):
                 kind = f"{type(space).__module__}.{type(space).__name__}"
                 old = "made for the old gym package: " if kind.startswith("gym.") else ""
                 raise ValueError(f"{old}its space {space} is a {kind}, not a gymnasium.Space")
-        self._spaces, self._registered = spaces, registered
         self.observations = gym_spaces.Observations(spaces[0], flatten, keep, drop)
         self.actions = gym_spaces.Actions(spaces[1])
 
-    def _check_alone(self, mode):
-        """ValueError if the id's only environment, a vector environment, cannot play."""
-        if self._wrappers:
-            raise ValueError("wrap: the id has a vector environment only, and wrappers are for single ones")
-        if mode != gymnasium.vector.AutoresetMode.NEXT_STEP:
-            raise ValueError(
-                f"the id has a vector environment only, which resets by {mode}, and NEXT_STEP is needed "
-                "(--env.autoreset_mode NextStep, if it takes this)"
-            )
+    def _find(self):
+        """The spaces of observations and actions."""
+        self._registered = registered = gymnasium.spec(self._name)
+        if registered.entry_point is None:
+            sample = self.vector(1)
+            if self._wrappers:
+                raise ValueError("wrap: the id has a vector environment only, and wrappers are for single ones")
+            if (mode := sample.metadata.get("autoreset_mode")) != gymnasium.vector.AutoresetMode.NEXT_STEP:
+                remedy = "(--env.autoreset_mode NextStep, if it takes this)"
+                raise ValueError(f"the id has a vector environment only, which resets by {mode}, and NEXT_STEP is needed {remedy}")
+            return sample.single_observation_space, sample.single_action_space
+        self._sample = self._make()
+        return self._sample.observation_space, self._sample.action_space
 
     def single(self):
         made, self._sample = self._sample, None
+        if self.film:  # for the first one; they all draw
+            os.environ.setdefault("MUJOCO_GL", "egl")
+            made, self._options["render_mode"] = None, "rgb_array"
         try:
             return made or self._make()
         except TypeError as failed:  # no argument render_mode
-            if not self._film:
+            if not self.film:
                 raise
             raise actor.BrokenContract(f"cannot be filmed: {actor.describe_error(failed)}") from failed
 
-    @property
-    def film(self):
-        return self._film
-
-    @film.setter
-    def film(self, film):
-        """Environments made from now on draw; the first one goes to the film."""
-        os.environ.setdefault("MUJOCO_GL", "egl")
-        self._film, self._sample, self._options["render_mode"] = film, None, "rgb_array"
-
     def _make(self):
         """Without Gymnasium's checker, which only warns."""
-        actor.opened.append(gymnasium.make(self._name, **{"disable_env_checker": True, **self._options}))
+        return self._wrap(gymnasium.make(self._name, **{"disable_env_checker": True, **self._options}), gymnasium.Env)
+
+    def _wrap(self, env, *kinds):
+        actor.opened.append(env)
         for name, wrapper, arguments in self._wrappers:
             try:
                 env = wrapper(actor.opened[-1], **arguments)
             except (TypeError, ValueError, AssertionError) as failed:
                 raise ValueError(f"wrap '{name}': {type(failed).__name__}: {failed}{actor.place_of(failed, own=True)}") from None
-            if not isinstance(env, gymnasium.Env):
-                raise ValueError(f"wrap '{name}': it returns {type(env).__name__}, not a gymnasium.Env")
+            if not isinstance(env, kinds):
+                raise ValueError(f"wrap '{name}': it returns {type(env).__name__}, not a {kinds[0].__module__.split('.')[0]}.{kinds[0].__name__}")
             actor.opened[-1] = env
         return actor.opened[-1]
 
@@ -296,7 +287,7 @@ class Maker:
             if ring and ring.same_step:
                 raise actor.BrokenContract("is a vector environment only, without resets in the same step: --autoreset next_step")
             return True
-        if self._registered.vector_entry_point is None or not self._vector or (ring and (ring.same_step or ring.numbers is not None)):
+        if self._registered.vector_entry_point is None or not self._vector or self.film or (ring and (ring.same_step or ring.numbers is not None)):
             return False
         if self._registered.additional_wrappers or self._wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST:
             return False
@@ -304,7 +295,7 @@ class Maker:
             trial = self.vector(1)
         except Exception:  # an argument for single environments only, or a missing package
             return False
-        fits = (trial.single_observation_space, trial.single_action_space) == self._spaces
+        fits = (trial.single_observation_space, trial.single_action_space) == self.spaces
         mode = trial.metadata.get("autoreset_mode")
         actor.opened.remove(trial)
         trial.close()
@@ -316,31 +307,28 @@ class Maker:
         masked = any(name == "action_mask" for name, *_ in self.observations.fields)
         invalid = "a reward or an observation that is NaN, infinite or beyond 1e9"
         invalid += f"{', or an action_mask that permits no choice' if masked else ''} (--bad-values {how})"
-        return _farm.Group(
-            ring, lane, self.observations.parts, self.observations.convert, singles,
-            None if self.bad_values == "count" else invalid, self.bad_values == "reset"
-        )
+        invalid = None if self.bad_values == "count" else invalid
+        return _farm.Group(ring, lane, self.observations.parts, self.observations.convert, singles, invalid, self.bad_values == "reset")
 
     def group(self, ring, lane, seeds):
         if not hasattr(self, "_group"):
             actor.check_spec(ring.spec, self.spec())
-            self._group = Vector if self.plays_as_vector(len(seeds), ring) else Singles
-            if self._film and self._group is Vector:
+            self._group = self.play or (Vector if self.plays_as_vector(len(seeds), ring) else Singles)
+            if self.film and self._group is Vector:
                 raise actor.BrokenContract("cannot be filmed: it is a vector environment only")
         return self._group(ring, lane, self, seeds)
 
     def spec(self):
-        fields = [
-            {"name": name, "dtype": dtype, "dims": list(dims), "choices": choices}
-            for name, dtype, dims, choices in self.observations.fields
-        ]
-        return {"obs": fields, "action": self.actions.spec, "frames_per_step": self.frames, "notes": self.observations.notes}
+        fields = [{"name": name, "dtype": dtype, "dims": list(dims), "choices": choices} for name, dtype, dims, choices in self.observations.fields]
+        more = {"frames_per_step": self.frames, "agents": self.agents, "notes": self.observations.notes}
+        return {"obs": fields, "action": self.actions.spec, **more}
 
 
 class Gym:
     """For actor.main."""
 
     label, example = "gym_actor", "CartPole-v1, or PACKAGE:ID of a package that registers it"
+    family, maker = "gym", Maker
 
     @staticmethod
     def names():
@@ -354,19 +342,19 @@ class Gym:
                 newest[family] = max(newest.get(family, spec), spec, key=lambda known: known.version or 0)
         return [spec.id for spec in newest.values()]
 
-    @staticmethod
-    def prepare(name, pairs, bad_values):
+    @classmethod
+    def prepare(cls, name, pairs, bad_values):
         gymnasium.logger.min_level = gymnasium.logger.ERROR
         options = {key: text if key in TEXTS else literal(text) for key, _, text in (pair.partition("=") for pair in pairs)}
         package, _, id = name.rpartition(":")
         try:
             if package:
                 import_named(package)
-            return Maker(id, options, bad_values)
+            return cls.maker(id, options, bad_values, package)
         except Exception as failed:
             from . import gym_refusal
 
-            raise ValueError(f"gym/{name}: {gym_refusal.explain(package, id, failed)}") from None
+            raise ValueError(f"{cls.family}/{name}: {gym_refusal.explain(package, id, failed)}") from None
 
 
 if __name__ == "__main__":

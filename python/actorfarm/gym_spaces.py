@@ -213,10 +213,7 @@ def _chosen(parts, keep, drop):
         for pattern in patterns:
             if not any(_names_any([pattern], path) for path, _ in parts):
                 raise ValueError(f"{key}: the observation has no part '{pattern}'; it has {known or 'no parts: it is no Dict or Tuple'}")
-    return [
-        (path, part) for path, part in parts
-        if (not keep or path == MASK or _names_any(keep, path)) and not _names_any(drop, path)
-    ]
+    return [(path, part) for path, part in parts if (not keep or path == MASK or _names_any(keep, path)) and not _names_any(drop, path)]
 
 
 def _names(paths):
@@ -390,9 +387,7 @@ class Actions:
         dims = sum(leaf.dims for leaf in self._leaves)
         kinds = {leaf.kind for leaf in self._leaves}
         if len(kinds) > 1:
-            raise ValueError(
-                f"action space {describe(space)}: parts of choices and parts of continuous numbers; a policy has one of both kinds; {REMEDY}"
-            )
+            raise ValueError(f"action space {describe(space)}: parts of choices and parts of continuous numbers; a policy has one of both kinds; {REMEDY}")
         if not 1 <= dims <= ACTION_DIMS_MAX:
             raise ValueError(f"action space {describe(space)}: {dims} dims, 1 to {ACTION_DIMS_MAX} are possible; {REMEDY}")
         names = ("low", "high") if kinds == {"continuous"} else ("sizes",)

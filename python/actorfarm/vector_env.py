@@ -76,6 +76,10 @@ class Vector(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.pool.close()
 
 
+def row(observations: Any, i: int) -> Any:
+    return {name: part[i] for name, part in observations.items()} if isinstance(observations, dict) else observations[i]
+
+
 class Env(gymnasium.Env[Any, Any]):
     """One environment."""
 
@@ -83,16 +87,13 @@ class Env(gymnasium.Env[Any, Any]):
         self._vector = vector
         self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
 
-    def _first(self, observations: Any) -> Any:
-        return {name: part[0] for name, part in observations.items()} if isinstance(observations, dict) else observations[0]
-
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
-        return self._first(self._vector.reset(seed=[seed], options=options)[0]), {}
+        return row(self._vector.reset(seed=[seed], options=options)[0], 0), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         observations, rewards, terminated, truncated, info = self._vector.step(np.asarray(action)[None])
-        return self._first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {name: True for name in info}
+        return row(observations, 0), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {name: True for name in info}
 
     def close(self) -> None:
         self._vector.close()

@@ -15,14 +15,14 @@
 KEY(PATH, env, "native/breakout", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environment: native/catch, ale/Pong, ... (farm envs lists them), or your own: plugin:path.so[:name]")
 KEY(LIST, obs_keep, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
-    .help =
-        "gym/*, envpool/*: names of an observation's parts, or of what contains them (`arm` of arm.0), with * and ?: "
-        "only these are used, and action_mask; repeatable; none: all")
+    .help = "gym/*, pettingzoo/*, envpool/*: names of an observation's parts, or of what contains them (`arm` of "
+            "arm.0), with "
+            "* and ?: only these are used, and action_mask; repeatable; none: all")
 KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
-    .help = "gym/*, envpool/*: names of parts that are not used, as obs_keep")
+    .help = "gym/*, pettingzoo/*, envpool/*: names of parts that are not used, as obs_keep")
 KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
-    .help = "gym/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); repeatable, the "
-            "first one innermost. Never taken from another machine: a node names its own")
+    .help = "gym/*, pettingzoo/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); "
+            "repeatable, the first one innermost. Never taken from another machine: a node names its own")
 KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environments, and what they start, read and execute files, but write none but /dev/null, and have no "
             "sockets, no signals to other processes and no access to their memory; they can still read this user's "

@@ -21,6 +21,7 @@ static const struct farm_env_python {
     const char *prefix, *module, *label;
 } pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "},
                {"envpool/", "actorfarm.envpool_actor", "envpool_actor: "},
+               {"pettingzoo/", "actorfarm.pettingzoo_actor", "pettingzoo_actor: "},
                {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
 enum { PYTHONS = sizeof pythons / sizeof *pythons };
 

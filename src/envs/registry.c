@@ -178,7 +178,7 @@ bool farm_env_names_file(const char *name) {
 }
 
 bool farm_env_names_code(const char *name) {
-    return farm_env_names_file(name) || starts_with(name, "libenv/") ||
+    return farm_env_names_file(name) || starts_with(name, "libenv/") || starts_with(name, "pettingzoo/") ||
            (starts_with(name, "gym/") && strchr(name, ':'));
 }
 
@@ -203,10 +203,11 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
         const struct farm_env_option key = farm_env_key(recipe, i);
         if (strcmp(key.value, "none") == 0) continue;
         const bool chooses = strncmp(key.key, "obs_", 4) == 0;
-        if (!starts_with(name, "gym/") && !(chooses && starts_with(name, "envpool/")))
+        if (!starts_with(name, "gym/") && !starts_with(name, "pettingzoo/") &&
+            !(chooses && starts_with(name, "envpool/")))
             return farm_fail(err, FARM_E_USAGE,
-                             "%s '%.100s': only gym/*%s takes it, not %.200s (`%s: none` removes it)", key.key,
-                             key.value, chooses ? " and envpool/*" : "", name, key.key);
+                             "%s '%.100s': only gym/*, pettingzoo/*%s take it, not %.200s (`%s: none` removes it)",
+                             key.key, key.value, chooses ? ", envpool/*" : "", name, key.key);
         env->options[env->option_count++] = key;
     }
     if (starts_with(name, plugin_prefix)) return find_user_plugin(name + strlen(plugin_prefix), env, err);

@@ -52,7 +52,7 @@ static struct shown show(const char *text) {
 // Why this machine must name the environment itself; NULL: a peer may. Files and Python modules are code.
 static const char *why_not(const char *env) {
     const size_t family = strspn(env, WORD);
-    if (farm_env_names_file(env) || strncmp(env, "gym/", 4) == 0) return "whose code a peer must not choose:";
+    if (farm_env_names_code(env) || strncmp(env, "gym/", 4) == 0) return "whose code a peer must not choose:";
     if (env[0] == '-' || !family || env[family] != '/' || !consists_of(env + family + 1, WORD))
         return "not a name FAMILY/NAME of letters, digits, _ and -:";
     return farm_env_would_install(env) ? "whose packages are not installed here, and a peer must not choose what is "

@@ -349,7 +349,7 @@ static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct fa
 static void warn_of_other_counts(const struct farm_run_plan *plan, int64_t each_asked) {
     const struct farm_recipe *recipe = &plan->recipe;
     const int64_t total = plan->envs_total, all = all_actors(plan) * recipe->envs_per_actor;
-    if (each_asked && each_asked != recipe->envs_per_actor &&
+    if (each_asked > recipe->lanes && each_asked != recipe->envs_per_actor &&
         farm_recipe_set_by(recipe, "envs_per_actor", FARM_LAYER_FILE))
         farm_log_warn("envs_per_actor %lld: %lld, because a lane has whole environments of %u agents, each of which "
                       "counts (lanes %lld)",

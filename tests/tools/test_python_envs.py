@@ -170,7 +170,7 @@ class Spaces(InFolder):
             again = self.farm(*command)
             self.assertEqual((again.returncode, json.loads(again.stdout)["return_mean"]), (0, 100), again.stderr)
         refused = self.farm("train", "--env", "native/catch", "--wrap", "world:Add")
-        self.assertIn("wrap 'world:Add': only gym/* takes it, not native/catch", refused.stderr)
+        self.assertIn("wrap 'world:Add': only gym/*, pettingzoo/* take it, not native/catch", refused.stderr)
 
 
 # A thread that never ends; a process that is started again at each reset; a program whose signals must be the default ones.
