@@ -149,7 +149,7 @@ def make_pictures(records):
     text, grid = [], {}
     for env, recipes in records.items():
         kept = {command: found for command, found in recipes.items() if is_curve(found)}
-        if kept and env.startswith("ale/"):
+        if kept and baselines_of(env):
             name = f"{env.replace('/', '_')}.png"
             draw_environment(name, kept, env)
             again = f"grep '\"env\": \"{env}\"' bench/results/training.jsonl | farm plot - --baseline bench/baselines/{env.replace('/', '_')}.csv -o {name}"
@@ -210,6 +210,16 @@ def make_table(records):
     return text
 
 
+def make_groups():
+    """A table of each group of training.py."""
+    text = []
+    for name, group in training.GROUPS.items():
+        head, *rows = training.group_table(name)
+        text += [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+        text += ["", *(f"{published.system}: {published.source}." for published in group.published), ""]
+    return text
+
+
 def replace_parts(path, parts):
     """Puts each part between its marks, <!-- NAME: ... --> and <!-- end -->."""
     with open(path, encoding="utf-8") as file:
@@ -227,4 +237,4 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     trained = training_records()
     draw_readme(trained)
-    replace_parts(os.path.join(DOCS, "RESULTS.md"), {"pictures": make_pictures(trained), "runs": make_table(trained)})
+    replace_parts(os.path.join(DOCS, "RESULTS.md"), {"pictures": make_pictures(trained), "groups": make_groups(), "runs": make_table(trained)})

@@ -51,11 +51,9 @@ def of_peer():
 
 
 def of_envpool():
-    """The mean over seeds of bench/peers/ppo_procgen.py with EnvPool's D1Basic, less its standard error."""
+    """The mean over seeds of bench/peers/ppo_procgen.py with EnvPool's D1Basic, less its standard error; None before it has run."""
     returns = [line["return_mean"] for line in recorded() if "peer" in line and line["env"] == "envpool/D1Basic-v1"]
-    if len(returns) < 2:
-        sys.exit("training.py: run bench/peers/ppo_procgen.py with D1Basic-v1 first")
-    return statistics.fmean(returns) - statistics.stdev(returns) / len(returns) ** 0.5
+    return statistics.fmean(returns) - statistics.stdev(returns) / len(returns) ** 0.5 if len(returns) > 1 else None
 
 
 class Row(typing.NamedTuple):
@@ -66,6 +64,7 @@ class Row(typing.NamedTuple):
     of_seeds: object = min  # what has to reach it
     episodes: int = 0  # of farm eval afterwards
     explores: bool = False  # training acts at random at times, so the evaluation alone decides
+    duel: int = 0  # frames: the games of farm eval are against the run's own checkpoint at this number
 
 
 COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
@@ -175,6 +174,13 @@ def score_of(row, trained, played):
     return trained if played is None else played if row.explores else min(trained, played)
 
 
+def games_of(played):
+    """Wins and losses of games that pay 1, 0 or -1."""
+    count, mean = played["episodes"], played["return_mean"]
+    decided = played["return_std"] ** 2 + mean**2  # the mean square
+    return {"wins": round(count * (decided + mean) / 2), "losses": round(count * (decided - mean) / 2)}
+
+
 def train(farm, row, seed, threshold):
     """What to record of a run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -188,6 +194,11 @@ def train(farm, row, seed, threshold):
         with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
             algo = next(line.split()[1] for line in file if line.startswith("algo: "))
         play = [farm, "eval", run, "--episodes", str(row.episodes), "--json"]
+        if row.duel:
+            checkpoints = os.path.join(run, "checkpoints")
+            kept = [name for name in os.listdir(checkpoints) if name[0].isdigit()]
+            half = min(kept, key=lambda name: abs(int(name.partition(".")[0]) - row.duel))
+            play += ["--opponent", os.path.join(checkpoints, half)]
         played = row.episodes and json.loads(subprocess.run(play, stdout=subprocess.PIPE, check=True).stdout)
     samples = [sample for sample in samples if sample["return_mean"] is not None]
     every = max(len(samples) // CURVE_POINTS, 1)
@@ -204,6 +215,7 @@ def train(farm, row, seed, threshold):
         "outside_s": round(process_s - document["wall_s"], 2),
         "return_mean": document["return_mean"], **scores, **aim,
         **({"eval_return_mean": played["return_mean"], "eval_episodes": played["episodes"]} if played else {}),
+        **(games_of(played) if row.duel else {}),
         "curve": [point(sample) for sample in samples[:-1:every] + samples[-1:]],
     }  # fmt: skip
 
@@ -220,32 +232,34 @@ def record(farm, row, seeds, threshold, version):
     return returns
 
 
-def summarise(name):
-    """A table of the newest line of each seed of a group's rows; what is missing is named, not estimated."""
-    group, lines, missing = GROUPS[name], recorded(), []
+def group_table(name):
+    """Rows of texts, the first one the head; of each seed the newest line counts. What is missing has no figure, and no share in the median."""
+    group, lines = GROUPS[name], recorded()
     systems = [published.system for published in group.published]
-    scores = {system: [] for system in ("ours", *systems)}
-    print(f"{name}: ours, the mean of the last 100 games of training, and published" + (" (human-normalised)" if group.is_normalised else ""))
-    print(f"  {'':20}" + "".join(f"{system:>20}" for system in scores) + "   seeds of ours")
+    scores, table = {system: [] for system in ("actorfarm", *systems)}, []
     for row, env in zip((row for row in TABLE if row.name.startswith(f"{name}-")), group.environments):
         found = {line["seed"]: line for line in lines if line["command"].startswith(f"farm train {row.flags} --seed")}
-        if not found:
-            missing.append(env)
-            continue
         returns = [found[seed]["return_mean"] for seed in sorted(found)]
-        texts = []
-        for system, value in zip(scores, [statistics.fmean(returns), *(published.returns[env] for published in group.published)]):
+        texts = [] if returns else ["missing"]
+        for system, value in zip(scores, [*([statistics.fmean(returns)] if returns else [None]), *(published.returns[env] for published in group.published)]):
+            if value is None:
+                continue
             texts.append(f"{value:.5g}")
-            if group.is_normalised:
+            if group.is_normalised and returns:
                 low, high = map(float, re.findall(r", (-?[\d.]+)", found[min(found)]["normalised_to"]))
                 scores[system].append((value - low) / (high - low))
                 texts[-1] += f" ({scores[system][-1]:.3f})"
-        print(f"  {env:20}{''.join(f'{text:>20}' for text in texts)}   {' '.join(f'{value:.5g}' for value in returns)}")
-    if scores["ours"]:
-        count = len(scores["ours"])
-        print(f"  {f'median of {count}':20}" + "".join(f"{f'({statistics.median(values):.3f})':>20}" for values in scores.values()))
-    print(f"  missing: {', '.join(missing) or 'none'}")
-    print("".join(f"  {published.system}: {published.source}\n" for published in group.published), end="")
+        table.append([env, *texts, ", ".join(f"{seed}: {found[seed]['return_mean']:.5g}" for seed in sorted(found))])
+    if scores["actorfarm"]:
+        table.append([f"median of {len(scores['actorfarm'])}", *(f"({statistics.median(values):.3f})" for values in scores.values()), ""])
+    return [[name, *scores, "seeds of actorfarm"], *table]
+
+
+def summarise(name):
+    for row in group_table(name):
+        print("  ".join([f"{row[0]:20}", *(f"{text:>18}" for text in row[1:-1]), row[-1]]).rstrip())
+    for published in GROUPS[name].published:
+        print(f"{published.system}: {published.source}")
 
 
 def main():
