@@ -198,10 +198,10 @@ class Maker(gym_actor.Maker):
         return gym_actor.Vector(ring, lane, self, seeds)
 
 
-class EnvPool:
+class EnvPool(gym_actor.Gym):
     """For actor.main."""
 
-    label, example = "envpool_actor", "Pong-v5, gfootball/academy_empty_goal_close-v1"
+    label, family, example = "envpool_actor", "envpool", "Pong-v5, gfootball/academy_empty_goal_close-v1"
 
     @staticmethod
     def names():
@@ -212,16 +212,10 @@ class EnvPool:
         return sorted(here, key=lambda name: name not in first)
 
     @staticmethod
-    def prepare(name, pairs, bad_values):
-        gymnasium.logger.min_level = gymnasium.logger.ERROR
-        options = {key: text if key in gym_actor.TEXTS else gym_actor.literal(text) for key, _, text in (pair.partition("=") for pair in pairs)}
-        try:
-            library = Library()
-            library.check(name)
-            return Maker(library, name, options, bad_values)
-        except Exception as failed:
-            text = str(failed) if isinstance(failed, (ValueError, ImportError)) else actor.describe_error(failed)
-            raise ValueError(f"envpool/{name}: {' '.join(text.split())}") from None
+    def maker(name, options, bad_values, _):
+        library = Library()
+        library.check(name)
+        return Maker(library, name, options, bad_values)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,7 @@ class Singles:
         self._envs, self._numbers = actor.each_made(ring, (maker.single() for _ in seeds)), [{} for _ in seeds]
         singles = [(env.step, env.reset, seed) for env, seed in zip(self._envs, seeds)]
         if maker.film:
-            singles[0] = (*filmed(self._envs[0], maker.film), seeds[0])
-            maker.film = None
+            singles[0], maker.film = (*filmed(self._envs[0], maker.film), seeds[0]), None
         self._group, self._resets = maker.pack(ring, lane, singles), ring.numbers is not None and ring.resets
 
     def step(self, ring):
@@ -296,18 +295,16 @@ class Maker:
         except Exception:  # an argument for single environments only, or a missing package
             return False
         fits = (trial.single_observation_space, trial.single_action_space) == self.spaces
-        mode = trial.metadata.get("autoreset_mode")
         actor.opened.remove(trial)
         trial.close()
-        return fits and mode == gymnasium.vector.AutoresetMode.NEXT_STEP
+        return fits and trial.metadata.get("autoreset_mode") == gymnasium.vector.AutoresetMode.NEXT_STEP
 
     def pack(self, ring, lane, singles):
         """The packer of a lane: _farm.Group."""
         how = "reset cannot replace a reset" if self.bad_values == "reset" else self.bad_values
         masked = any(name == "action_mask" for name, *_ in self.observations.fields)
         invalid = "a reward or an observation that is NaN, infinite or beyond 1e9"
-        invalid += f"{', or an action_mask that permits no choice' if masked else ''} (--bad-values {how})"
-        invalid = None if self.bad_values == "count" else invalid
+        invalid = None if self.bad_values == "count" else f"{invalid}{', or an action_mask that permits no choice' if masked else ''} (--bad-values {how})"
         return _farm.Group(ring, lane, self.observations.parts, self.observations.convert, singles, invalid, self.bad_values == "reset")
 
     def group(self, ring, lane, seeds):

@@ -65,7 +65,7 @@ class Lane:
 
     def step(self, ring):
         count, actions, at = len(self._names), self._actions.read(ring, True), 0
-        for row, seed, numbers in ring.resets(self.lane) if ring.numbers is not None else ():
+        for row, seed, numbers in reversed(ring.resets(self.lane) if ring.numbers is not None else []):  # an environment's first one decides
             game = self._games[row // count]
             game.live, game.given = [], {"seed": seed, "options": {**game.given.get("options", {}), **numbers}}
         try:
