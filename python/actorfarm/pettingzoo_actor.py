@@ -13,7 +13,7 @@ from . import actor, gym_actor, gym_spaces
 import numpy as np
 from gymnasium import spaces
 
-PACKAGES = "mpe2", "pettingzoo/atari", "pettingzoo/butterfly", "pettingzoo/sisl"  # with parallel environments
+PACKAGES = "mpe2", "pettingzoo/butterfly", "pettingzoo/sisl"  # that names() lists
 RESULTS = "observations", "rewards", "terminations", "truncations", "infos"
 
 
