@@ -407,7 +407,7 @@ class Training(Cli):
         self.assertEqual(self.farm("eval", "r", "--episodes", "1", "--quiet").returncode, 0)
         rewrite_metadata(checkpoint, **{"recipe.env": "plugin:./p.so"})
         self.assertEqual(self.farm("eval", "r", "--env", "native/catch", "--episodes", "1", "--quiet").returncode, 0, "the rest is used")
-        named = {"recipe.env": "plugin:./p.so"}, {"recipe.env": "gym/pack:Id-v0"}, {"recipe.env": "libenv:./l.so"}, {"recipe.env": "libenv/any"}
+        named = {"recipe.env": "plugin:./p.so"}, {"recipe.env": "gym/pack:Id-v0"}, {"recipe.env": "pettingzoo/pack:id"}, {"recipe.env": "libenv:./l.so"}, {"recipe.env": "libenv/any"}
         for pairs, flag in *((pairs, "env") for pairs in named), ({"recipe.wrap": "os:system"}, "wrap"), ({"recipe.env": "gym/Ant-v5", "recipe.env.xml_file": "'\\x2fx'"}, "env.xml_file"):
             rewrite_metadata(checkpoint, **{"recipe.env": "gym/CartPole-v1", "recipe.wrap": "none", **pairs})
             self.names(["eval", "r"], pairs, flag, "/r is writable by every user (mode 0777)")
