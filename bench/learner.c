@@ -3,6 +3,7 @@
 // observations take 40 times as long) and inference (forward, sampling, answers). The reference is the rate at which
 // oneDNN's sgemm of 512x512x512 would compute the network's products, measured between the samples; make bench-peers
 // compares with PyTorch. NAME_choice is the arithmetic of `--precision auto` ÷ the better one of the forced precisions.
+// text_NAME is nature, its layers given as a text, ÷ the same by its name, in the same arithmetic.
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 
 enum {
     SAMPLES = 15,
-    RESULTS = 9,
+    RESULTS = 11,
     PRECISIONS = 3,
     PRODUCT = 512, // rows and columns of the reference's matrices
     PRODUCTS = 4,  // a sample
@@ -112,6 +113,16 @@ static void make_board(struct table *table) {
     farm_board_commit(table->board, 0, 0);
 }
 
+static void make_backend(struct table *table, bool train, int p) {
+    struct rig *rig = &table->rig;
+    rig->backend = NULL;
+    table->policies[p] = NULL;
+    const enum farm_status status =
+        train ? rig_open_backend(rig, &farm_backend_cpu) : make_policy(table, &table->policies[p]);
+    if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &rig->err);
+    table->backends[p] = rig->backend;
+}
+
 static void make_backends(struct table *table, const char *name, bool train, uint32_t batch) {
     struct rig *rig = &table->rig;
     configure(rig, name, batch);
@@ -119,13 +130,17 @@ static void make_backends(struct table *table, const char *name, bool train, uin
     if (!train) make_board(table);
     for (int p = 0; p < PRECISIONS; p++) {
         rig->learner.arithmetic.precision = (enum farm_precision)p;
-        rig->backend = NULL;
-        table->policies[p] = NULL;
-        const enum farm_status status =
-            train ? rig_open_backend(rig, &farm_backend_cpu) : make_policy(table, &table->policies[p]);
-        if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &rig->err);
-        table->backends[p] = rig->backend;
+        make_backend(table, train, p);
     }
+}
+
+static void free_backends(struct table *table, int count) {
+    for (int p = 0; p < count; p++) {
+        farm_backend_cpu.destroy(table->backends[p]);
+        farm_policy_free(table->policies[p]);
+    }
+    farm_board_free(table->board);
+    table->board = NULL;
 }
 
 // ---- the arithmetic ----
@@ -234,18 +249,36 @@ static void measure_network(struct farm_bench *bench, struct table *table, const
         rate_of[p] = farm_median(copy, SAMPLES, NULL);
     }
     if (rate_of[FARM_PRECISION_BF16] > rate_of[best]) best = FARM_PRECISION_BF16;
-    for (int p = 0; p < PRECISIONS; p++) {
-        farm_backend_cpu.destroy(table->backends[p]);
-        farm_policy_free(table->policies[p]);
-    }
-    farm_board_free(table->board);
-    table->board = NULL;
+    free_backends(table, PRECISIONS);
     char *choice = names[bench->count / 2];
     snprintf(choice, sizeof names[0], "%s_choice", name);
     memcpy(copy, rates[FARM_PRECISION_AUTO], sizeof copy);
     farm_bench_add(bench, name, "obs/s", "higher", rates[FARM_PRECISION_AUTO], SAMPLES,
                    "its products at f32 sgemm's rate (512^3)", theirs, SAMPLES, NAN);
     farm_bench_add(bench, choice, "obs/s", "higher", copy, SAMPLES, forced_names[best], rates[best], SAMPLES, 0.97);
+}
+
+static void measure_text(struct farm_bench *bench, struct table *table, const char *name, bool train, uint32_t batch) {
+    static const char *const nets[] = {"nature", "conv 32@8x8/4, conv 64@4x4/2, conv 64@3x3/1 relu, dense 512"};
+    double rates[2][SAMPLES];
+    for (int k = 0; k < 2; k++) {
+        configure(&table->rig, nets[k], batch);
+        table->rig.learner.deterministic.on = true; // the arithmetic is not timed
+        rig_plan(&table->rig);
+        if (!train && !k) make_board(table);
+        make_backend(table, train, k);
+    }
+    for (int s = -1; s < 2 * SAMPLES; s++) {
+        const int k = s < 0 ? 0 : (s + s / 2) % 2; // each is the first one of every other pair
+        table->rig.backend = table->backends[k];
+        table->policy = table->policies[k];
+        const double rate = measure_rate(train ? train_once : infer_once, table, batch,
+                                         s < 0 ? 0.01 : bench->seconds / (RESULTS * 2 * SAMPLES));
+        if (s >= 0) rates[k][s / 2] = rate;
+    }
+    free_backends(table, 2);
+    farm_bench_add(bench, name, "obs/s", "higher", rates[1], SAMPLES, "the same network by its name", rates[0], SAMPLES,
+                   0.98);
 }
 
 int main(int argc, char **argv) {
@@ -267,5 +300,7 @@ int main(int argc, char **argv) {
     measure_network(&bench, &table, &reference, "infer_shallow_64", "shallow", false, 64);
     measure_network(&bench, &table, &reference, "infer_nature_16", "nature", false, 16);
     measure_network(&bench, &table, &reference, "infer_nature_64", "nature", false, 64);
+    measure_text(&bench, &table, "text_train", true, 1);
+    measure_text(&bench, &table, "text_infer_16", false, 16);
     return farm_bench_finish(&bench);
 }

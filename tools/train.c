@@ -170,7 +170,7 @@ static enum farm_status check_settings(const struct training *training, struct f
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     const struct farm_recipe_key *key;
     struct farm_checkpoint_metadata metadata;
-    char path[FARM_RUN_PATH_MAX + 64], now[FARM_RECIPE_TEXT_BYTES];
+    char path[FARM_RUN_PATH_MAX + 64], now[FARM_RECIPE_PATH_BYTES];
     size_t i = 0;
     do {
         if (!farm_run_dir_checkpoint(training->folder.path, i++, path, sizeof path)) return FARM_OK;

@@ -516,7 +516,7 @@ static enum farm_status fail_nothing(const char *path, const struct image *image
     const json_t *metadata = json_object_get(image->header, "__metadata__");
     const char *net = json_string_value(json_object_get(metadata, "recipe.net"));
     return farm_fail(err, FARM_E_FORMAT,
-                     "%s has no layer of the names and shapes of this run's network (%.200s)%s%.40s", path, wanted,
+                     "%s has no layer of the names and shapes of this run's network (%.200s)%s%.255s", path, wanted,
                      net ? ": it was trained with --net " : ": it is not of farm train", net ? net : "");
 }
 

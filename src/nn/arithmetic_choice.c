@@ -84,11 +84,10 @@ __attribute__((format(printf, 2, 3))) static void append(char text[FARM_ARITHMET
 
 static const char *op_name(const struct farm_net *net, int i) {
     if (i == net->op_count - 1) return "heads";
-    static const char *const names[] = {[FARM_NET_OP_CONV] = "conv",
-                                        [FARM_NET_OP_DENSE] = "dense",
-                                        [FARM_NET_OP_JOIN] = "join",
-                                        [FARM_NET_OP_LSTM] = "lstm",
-                                        [FARM_NET_OP_NORM] = "norm"};
+    static const char *const names[] = {[FARM_NET_OP_CONV] = "conv", [FARM_NET_OP_DENSE] = "dense",
+                                        [FARM_NET_OP_JOIN] = "join", [FARM_NET_OP_LSTM] = "lstm",
+                                        [FARM_NET_OP_POOL] = "pool", [FARM_NET_OP_RELU] = "relu",
+                                        [FARM_NET_OP_NORM] = "norm", [FARM_NET_OP_ACTIVATION] = "activation"};
     return names[net->ops[i].kind];
 }
 
@@ -123,6 +122,33 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
     }
 }
 
+static const char *kernel_name(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
+    return i == 0 && net->io.frame_channels > 0 ? "u8 conv" : is_winograd(net, a, i) ? "winograd" : op_name(net, i);
+}
+
+// Does a kernel of our own compute op i, as executor.c chooses? Else oneDNN's.
+static bool is_own(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
+    const enum farm_net_op_kind kind = net->ops[i].kind;
+    return (i == 0 && net->io.frame_channels > 0) || is_winograd(net, a, i) ||
+           (kind != FARM_NET_OP_CONV && kind != FARM_NET_OP_DENSE && kind != FARM_NET_OP_RELU);
+}
+
+static void list_kernels(const struct farm_net *net, const struct farm_arithmetic *a, char text[FARM_ARITHMETIC_TEXT]) {
+    for (int k = 0; k < 2 * net->op_count; k++) { // our own, then oneDNN's; each name at its first op
+        const int i = k % net->op_count, own = k < net->op_count;
+        int before = 0, names = 0, all = 0;
+        for (int j = 0; j < net->op_count && is_own(net, a, i) == own; j++) {
+            const bool same = strcmp(kernel_name(net, a, j), kernel_name(net, a, i)) == 0;
+            all += same;
+            before += same && j < i;
+            names += j < i && is_own(net, a, j) == own;
+        }
+        if (all == 0 || before > 0) continue;
+        append(text, "%s%s", names ? ", " : own ? "; kernels of our own: " : "; oneDNN: ", kernel_name(net, a, i));
+        if (all > 1) append(text, " x%d", all);
+    }
+}
+
 // The first form in bf16; without one Winograd's where oneDNN's blocks are AVX2's, as its kernels are; else the first.
 // The same on all CPUs of the same instruction sets.
 static struct farm_form fixed_form(const struct farm_form *forms, int count) {
@@ -144,6 +170,7 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     if (status != FARM_OK) return status;
     if (net->io.frame_channels == 0) { // flat rows have one form
         describe(net, out, text);
+        list_kernels(net, out, text);
         return FARM_OK;
     }
     make_key(request, key, &sizes_at);
@@ -163,5 +190,6 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
         append(text, " (timed in %.2f s of CPU time)", seconds);
     else
         append(text, request->fixed ? " (fixed, not timed)" : " (as timed earlier)");
+    list_kernels(net, out, text);
     return FARM_OK;
 }

@@ -120,6 +120,9 @@ Test(recipe, reads_yaml) {
     cr_assert_eq(recipe.batch, 16);
     cr_assert(!recipe.pin);
     cr_assert_str_eq(recipe.options[0].value, "30");
+    // A network's layers, unquoted, over two lines.
+    cr_assert_eq(parse(&recipe, "net: conv 16@8x8/4, 32@4x4/2,\n  dense 256\n", &err), FARM_OK, "%s", err.message);
+    cr_assert_str_eq(recipe.net, "conv 16@8x8/4, 32@4x4/2, dense 256");
     cr_assert_eq(parse(&recipe, "", &err), FARM_OK);
     cr_assert_eq(parse(&recipe, "# nothing but words\n", &err), FARM_OK);
 }
@@ -196,7 +199,7 @@ Test(recipe, long_paths_of_environments_and_options_are_kept) {
     cr_assert_not_null(text = farm_recipe_format(&recipe, &bytes));
     free(text);
     path[70] = 0;
-    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "net", path, &err), FARM_E_USAGE, "others are short");
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "scale", path, &err), FARM_E_USAGE, "others are short");
 }
 
 Test(recipe, the_stronger_of_frames_and_seconds_ends_the_run) {

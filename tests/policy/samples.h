@@ -59,6 +59,13 @@ static const struct sample samples[] = {
       .obs = {{.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {6}}, NUMBERS},
       .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {6}}},
      {.stack = 1, .q = 1, .duelling = 1}},
+    {"text",
+     "conv 9@5x5/2 same none, residual relu, conv 16@3x3/1, pool 2x2/2, dense 40, 24 tanh, 8 none",
+     {.obs_count = 1,
+      .frames_per_step = 1,
+      .obs = {{.name = "pixels", .dtype = FARM_U8, .rank = 3, .dims = {48, 40, 3}}},
+      .action = TWO},
+     {.stack = 2}},
 };
 enum { SAMPLES = sizeof samples / sizeof samples[0] };
 

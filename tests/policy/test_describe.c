@@ -41,6 +41,8 @@ Test(describe, refuses_what_is_no_such_text) {
     static const char *const wrong[][2] = {{"net=", NULL},
                                            {"net=", "mlq"},
                                            {"net=", "shallow"},
+                                           {"net=", "dense 64, 64, dense"},
+                                           {"net=", "dense 64,\x1b[31m 64"},
                                            {"stack=", "0"},
                                            {"stack=", "33"},
                                            {"stack=", "2"},

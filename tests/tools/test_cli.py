@@ -202,7 +202,7 @@ class Training(Cli):
         self.assertEqual(len(EventAccumulator(str(run)).Reload().Scalars("time/frames")), len(lines) - 1)
 
     def test_trains_resumes_and_plays(self):
-        of_net = ("--normalise-observations", "--normalise-rewards", "--last-inputs")  # a resumed run and eval keep them
+        of_net = ("--normalise-observations", "--normalise-rewards", "--last-inputs", "--net", "separate, tanh, dense 40, 32 relu")  # a resumed run and eval keep them
         first = json.loads(self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--csv", "--json", *of_net).stdout)
         self.assertEqual(first["schema_version"], 1)
         self.assertGreaterEqual(first["frames"], 20000)
@@ -217,6 +217,8 @@ class Training(Cli):
         other = self.farm("train", "--run", "r", "--resume", "--no-normalise-rewards")
         self.assertEqual(other.returncode, 2)
         self.assertIn("was made with normalise_rewards true, not false", other.stderr)
+        other = self.farm("train", "--run", "r", "--resume", "--net", "mlp")
+        self.assertEqual((other.returncode, "was made with net separate, tanh, dense 40, 32 relu, not mlp" in other.stderr), (2, True), other.stderr)
         before = contents(self.folder / "r")
         other = self.farm("train", "--run", "r", "--resume", "--frames", "30k", "--algo", "ppo")
         self.assertEqual((other.returncode, "metrics.csv has other columns" in other.stderr), (2, True), other.stderr)
