@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/format.h"
@@ -47,17 +46,12 @@ struct evaluation {
 
 static enum farm_status find_checkpoint(const struct options *options, char *path, size_t path_bytes,
                                         struct farm_error *err) {
-    const char *what = options->what;
-    struct stat info;
-    if (!options->best) return farm_run_choose_checkpoint(what, false, path, path_bytes, err);
-    if (stat(what, &info) < 0) return farm_fail_errno(err, FARM_E_USAGE, "%s", what);
-    if (!S_ISDIR(info.st_mode))
-        return farm_fail(err, FARM_E_USAGE, "--best chooses a checkpoint of a run's folder, but %s is a file", what);
-    if (strlen(what) > FARM_RUN_PATH_MAX - 64) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
-    farm_run_dir_file(what, "checkpoints/" FARM_CHECKPOINT_BEST, path, path_bytes);
-    if (access(path, F_OK) == 0) return FARM_OK;
+    const enum farm_status status = farm_run_choose_checkpoint(options->what, options->best, path, path_bytes, err);
+    if (!options->best || (!status && strstr(path, "/" FARM_CHECKPOINT_BEST))) return status;
+    if (!status && strcmp(path, options->what) == 0)
+        return farm_fail(err, FARM_E_USAGE, "--best chooses a checkpoint of a run's folder, but %s is a file", path);
     return farm_fail(err, FARM_E_NOT_FOUND,
-                     "%s does not exist: no checkpoint was written after %d games of one run had ended", path,
+                     "--best: %s has none that can be read: one is written after %d games of one run", options->what,
                      FARM_STATS_RETURNS);
 }
 

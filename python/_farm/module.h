@@ -21,8 +21,8 @@ typedef struct {
     int eventfd; // actor: wakes the learner; -1: no eventfd
     uint64_t spin_ns;
     struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
-    struct farm_local *local;      // LOCAL: the actor's policy; NULL until open_policy()
-    uint64_t *answered;            // [lanes] steps that it has answered
+    struct farm_local *local;      // the actor's policy; NULL until open_policy()
+    uint64_t *answered; // [lanes] steps that it has answered; NULL with `local`: the lanes are its opponents'
 } Ring;
 
 extern PyTypeObject *Ring_type, *View_type, *Group_type;

@@ -98,7 +98,7 @@ static Ring *new_ring(enum side side) {
 static void Ring_dealloc(PyObject *object) {
     Ring *self = (Ring *)object;
     farm_local_close(self->local);
-    if (self->ring.lanes) farm_ring_close(&self->ring);
+    if (self->ring.lanes && (self->answered || !self->local)) farm_ring_close(&self->ring);
     free(self->answered);
     free(self->atari);
     free_object(object);
@@ -300,20 +300,24 @@ static PyObject *Ring_take_over(PyObject *object, PyObject *unused) {
 }
 
 static PyObject *Ring_open_policy(PyObject *object, PyObject *args) {
-    Ring *self = (Ring *)object;
+    Ring *self = (Ring *)object, *own;
     int board_fd;
-    unsigned actor;
-    if (!PyArg_ParseTuple(args, "iI", &board_fd, &actor) || !check_side(self, SIDE_ACTOR)) return NULL;
-    if (self->ring.spec.answers != FARM_ANSWERS_LOCAL || self->answered)
+    unsigned actor, opponents = 0;
+    if (!PyArg_ParseTuple(args, "iI|I", &board_fd, &actor, &opponents) || !check_side(self, SIDE_ACTOR)) return NULL;
+    if (!opponents && (self->ring.spec.answers != FARM_ANSWERS_LOCAL || self->answered))
         return PyErr_Format(PyExc_ValueError, "the lanes have their answers from elsewhere");
     struct farm_error err = {0};
     enum farm_status status;
-    self->answered = calloc(self->ring.spec.lanes, sizeof *self->answered);
-    if (!self->answered) return PyErr_NoMemory();
+    if (!opponents && !(self->answered = calloc(self->ring.spec.lanes, sizeof *self->answered)))
+        return PyErr_NoMemory();
+    if (!(own = opponents ? new_ring(SIDE_ACTOR) : (Ring *)Py_NewRef(object))) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    status = farm_local_open(board_fd, &self->ring, 0, actor, &self->local, &err);
+    status = farm_local_open(board_fd, &self->ring, opponents, actor, &own->local, &err);
     Py_END_ALLOW_THREADS;
-    return status ? raise_error(&err) : Py_NewRef(Py_None);
+    if (!status && opponents && own->local) own->ring = *farm_local_opponents(own->local);
+    if (!status) return (PyObject *)own;
+    Py_DECREF(own);
+    return raise_error(&err);
 }
 
 // LOCAL: answers the newest step of a lane that can go on, once.
@@ -471,8 +475,12 @@ void beat(Ring *self, uint32_t calls) {
 }
 
 void publish_step(Ring *self, struct farm_lane *lane) {
-    farm_lane_actor_publish(lane);
-    farm_actor_notify(&self->ring, self->eventfd);
+    if (self->local && !self->answered) {
+        farm_local_play(self->local, (uint32_t)(lane - self->ring.lanes));
+    } else {
+        farm_lane_actor_publish(lane);
+        farm_actor_notify(&self->ring, self->eventfd);
+    }
 }
 
 static PyObject *Ring_publish(PyObject *object, PyObject *argument) {
@@ -552,7 +560,9 @@ static PyMethodDef Ring_methods[] = {
     {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step can be written; -1: stop"},
     {"open_policy", Ring_open_policy, METH_VARARGS,
      "open_policy(board_fd, actor): LOCAL lanes: from here on wait() computes the actions of the lane that it returns, "
-     "with the parameters of the board, whose descriptor it owns. Waits until the learner has published some"},
+     "with the parameters of the board, whose descriptor it owns. Waits until the learner has published some.\n"
+     "open_policy(board_fd, actor, rows) -> Ring of as many lanes, in this process, with the rows of agents that the "
+     "board's policy plays: publish() of a step answers it. Its steps have the numbers of this ring's"},
     {"beat", Ring_beat, METH_NOARGS, "Actor: an environment was made, or reset before its step is published"},
     {"resets", Ring_resets, METH_O,
      "resets(lane) -> [(env, seed or None, {name: number, ...}), ...]: environments to reset with the next step"},

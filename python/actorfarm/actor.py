@@ -124,6 +124,7 @@ def parse_arguments(environments):
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
     parser.add_argument("--spin-ns", type=int, default=0, help="how long to spin before sleeping")
     parser.add_argument("--board-fd", type=int, default=-1, help="descriptor of the parameters: this actor answers its lanes")
+    parser.add_argument("--opponent-fd", type=int, default=-1, help="descriptor of the parameters of a policy that plays some agents")
     parser.add_argument("--video-fd", type=int, default=-1, help="pipe of the first environment's film")
     parser.add_argument("--bad-values", default="count", choices=("count", "fail", "reset"), help="as the recipe's key")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")

@@ -22,7 +22,7 @@ struct farm_actor {
     struct farm_group *groups; // [lanes]
     struct farm_call *call;
     struct farm_film film;
-    struct farm_local *local; // answers; NULL: the learner does, or config->answer
+    struct farm_local *local, *opponents; // answer the ring (NULL: the learner or config->answer), their own lanes
 };
 
 // Opens the environment; its spec must be that of the lanes.
@@ -94,6 +94,7 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
         if (lane->local && n) answer_step(actor, l, n - 1);
         const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
+        if (actor->opponents) farm_local_play(actor->opponents, l);
         if (actor->film.fd >= 0 && l == 0) farm_film_step(&actor->film, lane);
         farm_lane_actor_publish(lane);
         if (!actor->config->rings_late) farm_actor_notify(ring, actor->config->learner_eventfd);
@@ -120,10 +121,16 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
     if (!status && infers) status = farm_local_open(config->board_fd, &actor.ring, 0, config->actor, &actor.local, err);
+    if (!status && config->opponents)
+        status = farm_local_open(config->opponent_fd, &actor.ring, actor.groups->env_count * config->opponents,
+                                 config->actor, &actor.opponents, err);
+    for (uint32_t l = 0; actor.opponents && l < actor.ring.spec.lanes; l++)
+        actor.groups[l].opponents = &farm_local_opponents(actor.opponents)->lanes[l];
     const bool ready = !status;
     if (ready && config->video >= 0) status = farm_film_open(&actor.film, config->video, &actor.groups[0], err);
     if (!status && (actor.local || !infers)) status = step_lanes(&actor, err);
     farm_local_close(actor.local);
+    farm_local_close(actor.opponents);
     farm_film_close(&actor.film);
     for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);
     free(actor.groups);

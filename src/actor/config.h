@@ -34,6 +34,7 @@ struct farm_actor_config {
     size_t option_count;
     uint64_t seed;      // the run's
     uint32_t opponents; // agents of an environment that another policy plays, beside the ring's env.agents; 0: none
+    int opponent_fd;    // its board, owned; without opponents: unused
     int video;          // pipe of the film (film.h) of the first lane's environment 0; -1: none
     bool obs_far;       // the rings exceed the caches: environments get the hint FARM_ENV_OBS_FAR
     uint64_t spin_ns;

@@ -23,6 +23,10 @@ KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
 KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "gym/*, pettingzoo/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); "
             "repeatable, the first one innermost. Never taken from another machine: a node names its own")
+KEY(PATH, opponent, "none", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
+    .help = "with several agents: a checkpoint, whose policy plays some of them unchanged; none: all learn")
+KEY(INT, opponents, "0", .most = 63, .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
+    .help = "agents of an environment that it plays; 0: half, rounded down")
 KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environments, and what they start, read and execute files, but write none but /dev/null, and have no "
             "sockets, no signals to other processes and no access to their memory; they can still read this user's "

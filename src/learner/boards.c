@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#include "policy/describe.h"
-
 struct farm_boards {
     struct farm_board *board[FARM_POOL_GROUPS_MAX];
     uint32_t count;
@@ -49,16 +47,25 @@ enum farm_status farm_boards_describe(struct farm_board *board, const char *text
                      "run and --resume it");
 }
 
-static enum farm_status describe(struct farm_learner_parts *parts, struct farm_board *board, struct farm_error *err) {
+enum farm_status farm_boards_text(const struct farm_learner_parts *parts, char text[FARM_POLICY_TEXT_BYTES],
+                                  struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
+    const struct farm_arithmetic *arithmetic = parts->boards            ? &parts->boards->arithmetic
+                                               : parts->ops->arithmetic ? parts->ops->arithmetic(parts->backend)
+                                                                        : NULL,
+                                 f32 = farm_arithmetic_uniform(&parts->net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_policy_description policy = {.net = parts->net,
                                                    .head = parts->head,
                                                    .head_options = config->head,
-                                                   .arithmetic = parts->boards->arithmetic,
+                                                   .arithmetic = arithmetic ? *arithmetic : f32,
                                                    .sampler = farm_learner_sampler(config, false),
                                                    .refresh = config->boards.refresh};
+    return farm_policy_describe(&policy, &parts->lanes.model.env, text, err);
+}
+
+static enum farm_status describe(struct farm_learner_parts *parts, struct farm_board *board, struct farm_error *err) {
     char text[FARM_POLICY_TEXT_BYTES];
-    const enum farm_status status = farm_policy_describe(&policy, &parts->lanes.model.env, text, err);
+    const enum farm_status status = farm_boards_text(parts, text, err);
     return status ? status : farm_boards_describe(board, text, parts->boards->executor, err);
 }
 

@@ -5,11 +5,16 @@
 #define FARM_LEARNER_BOARDS_H
 
 #include "learner/parts.h"
+#include "policy/describe.h"
 
 // Describes a board by this text, and packs its versions for executors like this one if it has room; else each actor
 // packs its own. A bridge does it for a node's boards.
 enum farm_status farm_boards_describe(struct farm_board *board, const char *text, struct farm_executor *executor,
                                       struct farm_error *err);
+
+// The policy as boards and checkpoints describe it (policy/describe.h). Errors: farm_policy_describe's.
+enum farm_status farm_boards_text(const struct farm_learner_parts *parts, char text[FARM_POLICY_TEXT_BYTES],
+                                  struct farm_error *err);
 
 // Opens the config's boards, describes the policy, watches the present rings and publishes parts->version. After the
 // backend has its parameters. A player, which has no backend, gives its arithmetic and parameters; else NULL.

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "learner/boards.h"
 #include "learner/checkpoint.h"
 
 enum { NAME_BYTES = 64, JOB_LOOK_US = 1000 };
@@ -106,7 +107,8 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
         {"version", state->version}, {"optimiser_step", state->optimiser_step}, {"episodes", totals->episodes},
     };
     enum { NUMBERS = sizeof numbers / sizeof *numbers, REALS = 3 };
-    char texts[NUMBERS + REALS][32], head[FARM_HEAD_TEXT_BYTES], path[4096], games[FARM_LANES_GAMES_BYTES];
+    char texts[NUMBERS + REALS][32], head[FARM_HEAD_TEXT_BYTES], path[4096], games[FARM_LANES_GAMES_BYTES],
+        policy[FARM_POLICY_TEXT_BYTES];
     const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2] = {[NUMBERS] = {"return_mean", texts[NUMBERS]},
                                                        [NUMBERS + 1] = {"wall_s", texts[NUMBERS + 1]},
                                                        [NUMBERS + 2] = {"learning_rate_factor", texts[NUMBERS + 2]},
@@ -128,6 +130,8 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
     if (manifest[0]) memcpy(pairs[count++], (const char *[2]){"replay", manifest}, sizeof *pairs);
     char *spaces = farm_checkpoint_spaces(&writer->parts->lanes.model.env);
     if (spaces) memcpy(pairs[count++], (const char *[2]){"spaces", spaces}, sizeof *pairs);
+    if (!farm_boards_text(writer->parts, policy, err)) // an opponent's
+        memcpy(pairs[count++], (const char *[2]){"policy", policy}, sizeof *pairs);
     for (uint32_t i = 0; i < learner->checkpoints.metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->checkpoints.metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);

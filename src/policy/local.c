@@ -41,24 +41,27 @@ static bool may_wait(const struct farm_local *local) {
     return true;
 }
 
-// From the steps of the ring on.
+// This process is both sides of the opponents' lanes: their steps before n are answered, and free.
+static void go_on(struct farm_lane *lane, uint64_t n) {
+    lane->produced_local = n;
+    farm_lane_answer(lane, n - 1);
+    farm_lane_release(lane, n);
+}
+
 static enum farm_status make_opponents(struct farm_local *local, uint32_t rows, struct farm_error *err) {
     const struct farm_ring *ring = local->ring;
-    struct farm_ring_spec spec = {.lanes = ring->spec.lanes,
-                                  .width = rows,
-                                  .steps = (uint32_t)local->policy.net.io.stack + 2,
-                                  .answers = FARM_ANSWERS_LOCAL,
-                                  .autoreset = ring->spec.autoreset,
-                                  .env = ring->spec.env};
+    const struct farm_net *net = &local->policy.net;
+    struct farm_ring_spec spec = {ring->spec.lanes, rows, (uint32_t)net->io.stack + 2, .env = ring->spec.env};
     spec.env.agents = 1;
+    spec.autoreset = ring->spec.autoreset;
     farm_ring_spec_answers(&spec);
     if (local->policy.head.samples) farm_ring_spec_sample(&spec);
-    if (local->policy.net.state) farm_ring_spec_state(&spec, (uint32_t)local->policy.net.state, 1);
-    if (farm_ring_create_private(&spec, local->actor, &local->own, err)) return err->status;
+    if (net->state) farm_ring_spec_state(&spec, (uint32_t)net->state, 1);
+    const enum farm_status status = farm_ring_create_private(&spec, local->actor, &local->own, err);
+    for (uint32_t l = 0; l < spec.lanes && !status; l++)
+        go_on(&local->own.lanes[l], farm_lane_actor_next(&ring->lanes[l]));
     local->ring = &local->own;
-    for (uint32_t l = 0; l < spec.lanes; l++)
-        local->own.lanes[l].produced_local = farm_lane_actor_next(&ring->lanes[l]);
-    return FARM_OK;
+    return status;
 }
 
 static enum farm_status understand(struct farm_local *local, const struct farm_board_description *board,
@@ -146,7 +149,7 @@ void farm_local_close(struct farm_local *local) {
         free(own->state);
     }
     farm_board_free(local->board);
-    if (local->own.lanes) farm_ring_close(&local->own);
+    farm_ring_close(&local->own);
     free(local);
 }
 
@@ -177,10 +180,6 @@ struct farm_ring *farm_local_opponents(struct farm_local *local) {
 
 void farm_local_play(struct farm_local *local, uint32_t l) {
     struct farm_lane *lane = &local->own.lanes[l];
-    const uint64_t n = farm_lane_actor_next(lane);
-    farm_local_answer(local, l, n);
-    farm_lane_actor_publish(lane);
-    farm_lane_answer(lane, n);
-    farm_lane_grant(lane, n + 1);
-    farm_lane_release(lane, n + 1);
+    farm_local_answer(local, l, farm_lane_actor_next(lane));
+    go_on(lane, farm_lane_actor_next(lane) + 1);
 }

@@ -134,16 +134,13 @@ enum farm_status farm_ring_create_private(const struct farm_ring_spec *spec, uin
     *ring = closed_ring;
     ring->spec = *spec;
     if (farm_ring_layout_make(spec, &ring->layout, err)) return err->status;
-    const size_t bytes = ring->layout.up_bytes + ring->layout.down_bytes;
-    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t bytes = ring->up.bytes = ring->layout.up_bytes + ring->layout.down_bytes; // `down` ends with `up`
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for a ring of %zu bytes", bytes);
-    ring->up.header = (struct farm_segment_header *)memory;
-    ring->up.bytes = bytes; // `down` ends with it
-    ring->down.header = (struct farm_segment_header *)(memory + ring->layout.up_bytes);
+    ring->up.header = memory;
+    ring->down.header = (void *)((uint8_t *)memory + ring->layout.up_bytes);
     ring->down.header->owner = actor;
-    const enum farm_status status = make_lanes(ring, err);
-    if (status) farm_ring_close(ring);
-    return status;
+    return make_lanes(ring, err);
 }
 
 static enum farm_status check_size(const struct farm_segment *segment, size_t wanted, uint32_t owner,

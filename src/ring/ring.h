@@ -28,7 +28,7 @@ enum farm_ring_side {
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err);
 
-// A ring in memory of the calling process, which is both sides; without descriptors.
+// A ring in memory of the calling process, which is both sides; without descriptors. Close *ring in any case.
 enum farm_status farm_ring_create_private(const struct farm_ring_spec *spec, uint32_t actor, struct farm_ring *ring,
                                           struct farm_error *err);
 

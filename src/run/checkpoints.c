@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "learner/backend.h"
-#include "learner/checkpoint.h"
+#include "kernels/random.h"
+#include "policy/describe.h"
 #include "replay/store.h"
 #include "shm/limits.h"
 
@@ -117,5 +117,43 @@ enum farm_status farm_run_check_room(const char *run_path, const struct farm_run
         "folder with --run",
         run_path, left / 1e6, (files + metrics) / 1e6, more, (double)each / 1e6, keep, metrics / 1e6,
         plan->recipe.seconds > 0 ? "" : " a day");
+    return FARM_OK;
+}
+
+enum farm_status farm_run_opponent_board(const struct farm_run_plan *plan, struct farm_board **out,
+                                         struct farm_error *err) {
+    const struct farm_env_spec *env = &plan->env.spec;
+    const char *path = plan->recipe.opponent;
+    struct farm_checkpoint_metadata metadata;
+    struct farm_policy_description policy = {0};
+    char text[FARM_POLICY_TEXT_BYTES];
+    bool ignored;
+    if (strcmp(path, "none") == 0) return FARM_OK;
+    enum farm_status status = farm_checkpoint_read_metadata(path, &metadata, err);
+    if (status) return farm_fail_in(err, status, "--opponent");
+    const char *there = farm_checkpoint_get(&metadata, "spaces"), *written = farm_checkpoint_get(&metadata, "policy");
+    char *here = farm_checkpoint_spaces(env);
+    if (here && there && strcmp(here, there) != 0)
+        status = farm_fail(err, FARM_E_USAGE, "%s plays %s, of %.200s; %s has %.200s", path,
+                           farm_checkpoint_get(&metadata, "recipe.env"), there, plan->env.name, here);
+    else if (!written)
+        status = farm_fail(err, FARM_E_FORMAT, "%s has no policy that farm train of this version wrote", path);
+    free(here);
+    if (!status) status = farm_policy_understand(written, env, &policy, err);
+    farm_checkpoint_metadata_free(&metadata);
+    policy.sampler.seed = farm_random_mix(~(uint64_t)plan->recipe.seed);
+    policy.refresh = 1;
+    const struct farm_board_request request = {.count = policy.net.parameter_count, .buffers = 3, .node = -1};
+    if (!status) status = farm_policy_describe(&policy, env, text, err);
+    if (!status) status = farm_board_create(&request, out, err);
+    if (!status) {
+        struct farm_backend_state state = farm_backend_state_of((*out)->buffer[0], NULL, NULL, 0, 0);
+        state.vector_count = 1;
+        (void)farm_board_describe(*out, text, 0, 0);
+        status = farm_checkpoint_load(path, &policy.net, &state, &ignored, &metadata, err);
+    }
+    if (status) return farm_fail_in(err, status, "--opponent");
+    farm_board_commit(*out, 0, farm_checkpoint_get_u64(&metadata, "version"));
+    farm_checkpoint_metadata_free(&metadata);
     return FARM_OK;
 }

@@ -3,6 +3,7 @@
 #ifndef FARM_RUN_CHECKPOINTS_H
 #define FARM_RUN_CHECKPOINTS_H
 
+#include "learner/checkpoint.h"
 #include "run/caller.h"
 #include "run/plan.h"
 #include "run/rings.h"
@@ -15,6 +16,11 @@ enum farm_status farm_run_try_checkpoint(const struct farm_run_plan *plan, const
 // farm_replay_load's; FARM_E_USAGE: of another shape.
 enum farm_status farm_run_read_replay(const struct farm_run_plan *plan, const char *checkpoint, bool chunks,
                                       struct farm_run_rings *rings, struct farm_error *err);
+
+// A new board with the policy of the recipe's opponent, for all actors; without one *out stays. Only the supervisor
+// writes it, once.
+enum farm_status farm_run_opponent_board(const struct farm_run_plan *plan, struct farm_board **out,
+                                         struct farm_error *err);
 
 // The newest usable checkpoint of the run's folder; each skipped one is named on stderr with the reason. Usable: the
 // plan's learner can load it (tensors of network and optimiser, all finite) and its replay; without a plan (NULL):

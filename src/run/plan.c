@@ -148,6 +148,20 @@ static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error
     return choose_device(plan, err);
 }
 
+// The recipe's opponent: a file from any folder from here on. *agents, the environment's: those that learn.
+static enum farm_status find_opponent(struct farm_recipe *recipe, uint32_t *agents, struct farm_error *err) {
+    char whole[PATH_MAX];
+    if (strcmp(recipe->opponent, "none") == 0) return FARM_OK;
+    if (!recipe->opponents) recipe->opponents = *agents / 2;
+    if (!recipe->opponents || recipe->opponents >= *agents)
+        return farm_fail(err, FARM_E_USAGE, "--opponent: %s has %u agent%s, and no opponents without one that learns",
+                         recipe->env, *agents, *agents > 1 ? "s" : "");
+    *agents -= (uint32_t)recipe->opponents;
+    if (!realpath(recipe->opponent, whole))
+        return farm_fail_errno(err, FARM_E_NOT_FOUND, "--opponent %s", recipe->opponent);
+    return farm_recipe_set(recipe, FARM_LAYER_FLAG, "opponent", whole, err);
+}
+
 // ---- how many, and where ----
 
 // Few games need few environments, so that each game counts.
@@ -661,6 +675,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     enum farm_status status =
         plan->deterministic ? farm_run_deterministic_settle(&plan->recipe, plan->listen.address != NULL, err) : FARM_OK;
     if (!status) status = farm_env_find(&plan->recipe, &plan->env, err);
+    if (!status) status = find_opponent(&plan->recipe, &plan->env.spec.agents, err);
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
     if (!status && farm_run_learns(plan)) status = choose_net(plan, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);

@@ -40,6 +40,7 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     enum farm_status status =
         run->plan.responder.remote ? FARM_OK : farm_supervisor_fork_apart(run->workers.supervisor, err);
     const char *checkpoint = run->workers.learner.checkpoints.load;
+    if (!status) status = farm_run_opponent_board(&run->plan, &run->workers.opponent, err);
     if (!status) status = farm_run_rings_make(&run->rings, &run->plan, err);
     if (!status && checkpoint) status = farm_run_read_replay(&run->plan, checkpoint, true, &run->rings, err);
     if (!status) status = farm_run_watch_make(&run->watch, err);

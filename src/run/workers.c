@@ -79,12 +79,16 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_shares_cpus(plan);
     const struct farm_board *board = farm_board_near(workers->rings->boards, workers->rings->board_count, &ring->down);
+    const bool fourth = board || (a == 0 && workers->video >= 0);
+    const uint32_t passed = plan->served ? plan->served->passed_count : 0, kept = 3 + fourth + passed;
     const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){
         .actor = remote ? remote->actors[a] : a,
         .up_fd = FARM_WORKER_KEPT,
         .down_fd = FARM_WORKER_KEPT + 1,
         .learner_eventfd = FARM_WORKER_KEPT + 2,
+        .opponents = workers->opponent ? (uint32_t)plan->recipe.opponents : 0,
+        .opponent_fd = FARM_WORKER_KEPT + (int)kept,
         .board_fd = board ? FARM_WORKER_KEPT + 3 : -1,
         .api = env->api,
         .plugin = plugin ? env->plugin : NULL,
@@ -101,15 +105,14 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
     actor->keep[3] = board ? board->segment.fd_readonly : workers->video; // only evaluations, without boards, film
-    const bool fourth = board || actor->config.video >= 0;
-    const uint32_t passed = plan->served ? plan->served->passed_count : 0;
     if (passed) memcpy(actor->keep + 3, plan->served->passed, passed * sizeof *actor->keep);
+    if (workers->opponent) actor->keep[kept] = workers->opponent->segment.fd_readonly;
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .apart = true,
                                       .context_bytes = sizeof actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = 3 + fourth + passed,
+                                      .keep_count = kept + (workers->opponent != NULL),
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .takes_turns = plan->actors > plan->placement->cpu_budget,
@@ -128,9 +131,10 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         {"--event-fd", .number = FARM_WORKER_KEPT + 2},
         {"--seed", .number = actor->config.seed},
         {"--spin-ns", .number = actor->config.spin_ns},
-        {board ? "--board-fd" : "--video-fd", .number = FARM_WORKER_KEPT + 3}};
+        {board ? "--board-fd" : "--video-fd", .text = fourth ? NULL : "-1", .number = FARM_WORKER_KEPT + 3},
+        {"--opponent-fd", .number = FARM_WORKER_KEPT + kept}};
     enum farm_status status = farm_env_program_make(
-        env, NULL, arguments, sizeof arguments / sizeof *arguments - !fourth, &actor->program, err);
+        env, NULL, arguments, sizeof arguments / sizeof *arguments - !workers->opponent, &actor->program, err);
     spec->body = NULL;
     spec->argv = actor->program.argv;
     spec->environment = actor->program.environment;
@@ -180,6 +184,7 @@ enum farm_status farm_run_workers_make(struct farm_run_workers *workers, struct 
 void farm_run_workers_free(struct farm_run_workers *workers) {
     for (uint32_t a = 0; workers->actors && a < workers->plan->places; a++)
         farm_env_program_free(&workers->actors[a].program);
+    farm_board_free(workers->opponent);
     free(workers->worker);
     free(workers->actors);
     free(workers->ring_fds);

@@ -46,7 +46,7 @@ struct farm_run_actor {
     struct farm_bitmap cpus;         // where it runs
     struct farm_bitmap claimed;      // the part of the farm's claim that only this actor uses
     int memory_node;
-    int keep[3 + FARM_RUN_PASSED_MAX]; // up, down, bell; board, film, or those of a consumer
+    int keep[4 + FARM_RUN_PASSED_MAX]; // up, down, bell; board, film, or those of a consumer; the opponent's board
     uint64_t heartbeat_at_start;       // at the start of its present life
     uint64_t calls_most;               // most calls of environments in one life
     uint64_t generation;               // number of earlier processes in its place
@@ -70,6 +70,7 @@ struct farm_run_workers {
     int video;                               // pipe that actor 0 films to (actor/film.h); -1: none
     char checkpoint[FARM_RUN_PATH_MAX + 64]; // that the learner loads; "": learner.checkpoints.load
 
+    struct farm_board *opponent;    // farm_run_build; NULL: none
     struct farm_run_worker *worker; // [worker_count] by the supervisor's number; the actors' are 0..places-1
     uint32_t worker_count;
 

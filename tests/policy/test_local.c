@@ -191,6 +191,7 @@ Test(local, opponents_of_a_new_actor_draw_other_numbers) {
     open_sides(&samples[0], WIDTH, 1, false);
     for (uint64_t life = 0; life < 2; life++) {
         struct farm_lane *lane = open_opponents(3 * life, &opponents)->lanes; // of 3 slots
+        cr_assert(farm_lane_actor_can_write(lane) && farm_lane_actor_answered(lane));
         observe(lane, &samples[0].env, 0);
         farm_local_play(opponents, 0);
         cr_assert_eq(farm_lane_actor_next(lane), 3 * life + 1);
