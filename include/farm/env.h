@@ -99,7 +99,7 @@ struct farm_env_api {
     // after the last reset or step as rgb[height][width][3]. Before the first reset rgb is NULL. Must not change the
     // game. Plug-ins compiled before it existed have a smaller struct_bytes, and none.
     void (*render)(void *env, uint32_t size[2], uint8_t *rgb);
-    // Optional, NULL: none. Takes the place of step for several agents of which some may leave before the others.
+    // Optional, NULL: none. Replaces step, which may then be NULL: for agents of which some leave before the others.
     // ends[a], 0 before the call: 0, or what step would return for agent a, which then has left until the next reset:
     // its actions mean nothing, its rewards and observations are ignored. Returns 0, or, as step, the end of all agents
     // that have not left with this step; if all have left, the episode is over too. struct_bytes as for render.
@@ -109,14 +109,16 @@ struct farm_env_api {
 enum { FARM_RENDER_SIDE_MAX = 4096 };
 
 // A struct farm_env_api of the functions PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step; with a render; and with
-// a step of several agents.
+// PREFIX_step_agents for PREFIX_step.
 #define FARM_ENV_API(name_, about_, prefix_, destroy_) FARM_ENV_API_RENDER(name_, about_, prefix_, destroy_, NULL)
 #define FARM_ENV_API_RENDER(name_, about_, prefix_, destroy_, render_)                                                 \
-    FARM_ENV_API_AGENTS(name_, about_, prefix_, destroy_, render_, NULL)
-#define FARM_ENV_API_AGENTS(name_, about_, prefix_, destroy_, render_, step_agents_)                                   \
+    FARM_ENV_API_ALL(name_, about_, prefix_, destroy_, prefix_##_step, render_, NULL)
+#define FARM_ENV_API_AGENTS(name_, about_, prefix_, destroy_, render_)                                                 \
+    FARM_ENV_API_ALL(name_, about_, prefix_, destroy_, NULL, render_, prefix_##_step_agents)
+#define FARM_ENV_API_ALL(name_, about_, prefix_, destroy_, step_, render_, step_agents_)                               \
     {                                                                                                                  \
         FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api), name_, about_, prefix_##_spec, prefix_##_create, destroy_,  \
-            prefix_##_reset, prefix_##_step, render_, step_agents_                                                     \
+            prefix_##_reset, step_, render_, step_agents_                                                              \
     }
 
 // The symbol that a plug-in exports: its index-th environment, NULL behind the last. The result is constant and belongs

@@ -23,7 +23,7 @@ static enum farm_status make_memory(struct farm_bare *bare, const struct farm_en
     bare->memory = aligned_alloc(FARM_CACHE_LINE, bytes);
     bare->obs = calloc((size_t)bare->width * spec->obs_count, sizeof *bare->obs);
     bare->envs = calloc(bare->width, sizeof *bare->envs);
-    bare->ended = malloc(bare->width);
+    bare->ended = calloc(2, bare->width);
     if (!bare->memory || !bare->obs || !bare->envs || !bare->ended)
         return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", bare->width);
     memset(bare->memory, 0, bytes);
@@ -41,7 +41,7 @@ static enum farm_status make_memory(struct farm_bare *bare, const struct farm_en
 static enum farm_status make_envs(const struct farm_actor_config *config, struct farm_bare *bare,
                                   struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t e = 0; e < bare->width && !status; e++) {
+    for (uint32_t e = 0; e < bare->width && !status; e += bare->agents) {
         const struct farm_env_config one = {.seed = farm_seed_derive(config->seed, config->actor, e, 0),
                                             .options = config->options,
                                             .option_count = config->option_count};
@@ -62,6 +62,7 @@ enum farm_status farm_bare_open(const struct farm_actor_config *config, uint32_t
     if (!status) status = farm_plugin_spec(bare->api, config->options, config->option_count, &spec, err);
     if (status) return status;
     bare->obs_count = spec.obs_count;
+    bare->agents = spec.agents;
     if (farm_head_mask_field(&spec, &bare->mask, NULL)) bare->mask = -1;
     farm_random_actions_start(&spec.action, config->seed, &bare->source);
     bare->action_bytes = bare->source.dims * (uint32_t)sizeof(int32_t); // f32 is as long
@@ -72,18 +73,28 @@ enum farm_status farm_bare_open(const struct farm_actor_config *config, uint32_t
 // Steps every environment once.
 static uint64_t step_all(struct farm_bare *bare) {
     const struct farm_env_api *api = bare->api;
-    const uint32_t width = bare->width, obs_count = bare->obs_count, action_bytes = bare->action_bytes;
+    const uint32_t width = bare->width, obs_count = bare->obs_count, action_bytes = bare->action_bytes,
+                   agents = bare->agents;
     uint64_t steps = 0;
     farm_random_actions_draw(&bare->source, width, bare->actions);
     if (bare->mask >= 0) farm_random_actions_permit(&bare->source, width, bare->obs[bare->mask], bare->actions);
-    for (uint32_t e = 0; e < width; e++) {
+    for (uint32_t e = 0; e < width; e += agents) {
         void *const *obs = &bare->obs[e * obs_count];
         if (bare->ended[e]) {
             api->reset(bare->envs[e], obs);
             bare->ended[e] = false;
+            memset(bare->ended + width + e, false, agents);
+            continue;
+        }
+        const uint8_t *action = (const uint8_t *)bare->actions + e * action_bytes;
+        if (agents > 1 || !api->step) {
+            float rewards[FARM_AGENTS_MAX];
+            uint8_t ends[FARM_AGENTS_MAX];
+            for (uint32_t a = 0; a < agents; a++) steps += !bare->ended[width + e + a];
+            bare->ended[e] =
+                farm_plugin_step(api, agents, bare->envs[e], action, obs, rewards, bare->ended + width + e, ends);
         } else {
             float reward;
-            const uint8_t *action = (const uint8_t *)bare->actions + e * action_bytes;
             bare->ended[e] = api->step(bare->envs[e], action, obs, &reward) != 0;
             steps++;
         }

@@ -11,13 +11,13 @@
 struct farm_bare {
     const struct farm_env_api *api;
     struct farm_plugin plugin; // zeroed for native environments
-    uint32_t width, obs_count;
+    uint32_t width, obs_count, agents;
     uint32_t action_bytes;
-    void **envs;    // [width]
-    void **obs;     // [width][obs_count]: into `memory`
-    void *memory;   // observations, then actions
-    void *actions;  // [width][action_bytes]
-    uint8_t *ended; // [width]: the next call is reset
+    void **envs;   // [width]: environment e, of `agents` agents, has rows e to e + agents - 1, then comes the next
+    void **obs;    // [width][obs_count]: into `memory`
+    void *memory;  // observations, then actions
+    void *actions; // [width][action_bytes]
+    bool *ended;   // [2][width]: the next call is reset; the agent has left
     struct farm_random_actions source;
     int mask; // observation field of action masks (kernels/head.h), or -1
 };

@@ -339,30 +339,31 @@ static enum farm_status call_env(struct farm_group *group, struct turn *turn, bo
     return call_env(group, turn, true, err);
 }
 
-// With same-step resets an agent's last observation is kept, and the next episode begins with the last agent's end.
+// With same-step resets, keeps agents' last observations; the next episode begins with the last agent's end.
+static enum farm_status renew_turn(struct farm_group *group, struct turn *turn, struct farm_error *err) {
+    bool over = true;
+    for (uint32_t a = 0; a < group->agents; a++) {
+        struct farm_lane *lane = turn->lane;
+        const uint32_t row = find_row(group, turn->e, a, &lane);
+        over &= turn->left[a];
+        if (!(turn->flags[a] & FARM_STEP_LAST)) continue;
+        turn->flags[a] |= FARM_STEP_FIRST;
+        for (uint32_t f = 0; f < lane->obs_count; f++)
+            memcpy(farm_lane_last(lane, f, turn->n, row), turn->at[f].at + a * lane->obs_bytes[f], lane->obs_bytes[f]);
+    }
+    return over ? call_env(group, turn, true, err) : FARM_OK;
+}
+
+// An agent that has left has zeros for an observation; its mask permits all.
 static enum farm_status take_turn(struct farm_group *group, struct turn *turn, struct farm_error *err) {
-    struct farm_lane *lane = turn->lane;
     bool over = true;
     for (uint32_t a = 0; a < group->agents; a++) {
         turn->flags[a] = turn->left[a] ? FARM_STEP_FIRST : 0;
         over &= turn->left[a];
     }
     enum farm_status status = call_env(group, turn, over, err);
-    over = lane->last[0];
-    for (uint32_t a = 0; a < group->agents && lane->last[0] && !status; a++) {
-        over &= turn->left[a];
-        if (!(turn->flags[a] & FARM_STEP_LAST)) continue;
-        const uint32_t row = find_row(group, turn->e, a, &lane);
-        turn->flags[a] |= FARM_STEP_FIRST;
-        for (uint32_t f = 0; f < lane->obs_count; f++)
-            memcpy(farm_lane_last(lane, f, turn->n, row), turn->at[f].at + a * lane->obs_bytes[f], lane->obs_bytes[f]);
-    }
-    return status || !over ? status : call_env(group, turn, true, err);
-}
-
-// An agent that has left has zeros for an observation; its mask permits all.
-static void write_turn(const struct farm_group *group, const struct turn *turn) {
-    for (uint32_t a = 0; a < group->agents; a++) {
+    if (!status && turn->lane->last[0]) status = renew_turn(group, turn, err);
+    for (uint32_t a = 0; a < group->agents && !status; a++) {
         struct farm_lane *lane = turn->lane;
         const uint32_t row = find_row(group, turn->e, a, &lane), flags = turn->flags[a];
         for (uint32_t f = 0; f < lane->obs_count; f++) {
@@ -373,19 +374,19 @@ static void write_turn(const struct farm_group *group, const struct turn *turn) 
         farm_lane_reward(lane, turn->n)[row] = flags == FARM_STEP_FIRST ? 0 : turn->rewards[a];
         farm_lane_flags(lane, turn->n)[row] = (uint8_t)flags;
     }
+    return status;
 }
 
 static enum farm_status take_turns(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
-    for (uint32_t e = 0; e < group->env_count; e++) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t e = 0; e < group->env_count && !status; e++) {
         struct turn turn = {lane, farm_lane_actor_next(lane), e, .left = group->ended + e * group->agents};
-        const enum farm_status status = take_turn(group, &turn, err);
-        if (status) return status;
-        write_turn(group, &turn);
+        status = take_turn(group, &turn, err);
         farm_store_relaxed(&lane->up_control->heartbeat, farm_load_relaxed(&lane->up_control->heartbeat) + 1);
     }
-    group->call->call = FARM_CALL_NONE;
+    if (!status) group->call->call = FARM_CALL_NONE;
     if (group->obs_far) farm_fence_streams();
-    return FARM_OK;
+    return status;
 }
 
 static enum farm_status step_lane(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
@@ -399,6 +400,6 @@ static enum farm_status step_lane(struct farm_group *group, struct farm_lane *la
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
     enum farm_status status = group->numbers ? farm_control_obey(group, lane, err) : FARM_OK;
     if (status) return status;
-    const bool plain = group->agents == 1 && !lane->last[0] && group->bad_values == FARM_BAD_COUNT;
+    const bool plain = group->agents == 1 && !lane->last[0] && group->bad_values == FARM_BAD_COUNT && group->api->step;
     return plain ? step_lane(group, lane, err) : take_turns(group, lane, err);
 }

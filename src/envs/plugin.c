@@ -14,6 +14,10 @@ enum { ENVIRONMENTS_MAX = 4096, NAMES_BYTES = 256 };
 
 typedef const struct farm_env_api *at_function(size_t index);
 
+static bool steps_agents(const struct farm_env_api *api) {
+    return api->struct_bytes >= sizeof *api && api->step_agents;
+}
+
 static enum farm_status check_api(const char *path, const struct farm_env_api *api, struct farm_error *err) {
     if (api->abi_version != FARM_ENV_ABI_VERSION)
         return farm_fail(
@@ -26,7 +30,7 @@ static enum farm_status check_api(const char *path, const struct farm_env_api *a
                          api->struct_bytes, sizeof *api);
     if (!api->name || !api->name[0] || !api->about)
         return farm_fail(err, FARM_E_FORMAT, "%s: an environment without a name, or without a line about it", path);
-    if (!api->spec || !api->create || !api->destroy || !api->reset || !api->step)
+    if (!api->spec || !api->create || !api->destroy || !api->reset || (!api->step && !steps_agents(api)))
         return farm_fail(err, FARM_E_FORMAT, "%s: environment %s lacks one of spec, create, destroy, reset, step", path,
                          api->name);
     return FARM_OK;
@@ -89,11 +93,10 @@ farm_render *farm_plugin_render(const struct farm_env_api *api) {
 
 bool farm_plugin_step(const struct farm_env_api *api, uint32_t agents, void *env, const void *actions, void *const *obs,
                       float *rewards, bool *left, uint8_t *ends) {
-    const bool several = api->struct_bytes >= sizeof *api && api->step_agents;
     bool over = true;
     memset(ends, 0, agents);
     const uint32_t answer =
-        several ? api->step_agents(env, actions, obs, rewards, ends) : api->step(env, actions, obs, rewards);
+        steps_agents(api) ? api->step_agents(env, actions, obs, rewards, ends) : api->step(env, actions, obs, rewards);
     for (uint32_t a = 0; a < agents; a++) {
         if (!ends[a]) ends[a] = (uint8_t)(answer > UINT8_MAX ? UINT8_MAX : answer); // no end has all bits
         if (left[a]) ends[a] = 0;
@@ -111,31 +114,20 @@ enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct
     return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
 }
 
-// A copy of the used parts of a checked spec.
-static struct farm_env_spec copy_used_parts(const struct farm_env_spec *given) {
-    struct farm_env_spec spec;
-    memset(&spec, 0, sizeof spec);
-    spec.obs_count = given->obs_count;
-    spec.frames_per_step = given->frames_per_step;
-    spec.agents = given->agents ? given->agents : 1;
-    for (uint32_t f = 0; f < given->obs_count; f++) {
-        struct farm_field_spec *field = &spec.obs[f];
-        snprintf(field->name, sizeof field->name, "%s", given->obs[f].name);
-        field->dtype = given->obs[f].dtype;
-        field->rank = given->obs[f].rank;
-        memcpy(field->dims, given->obs[f].dims, field->rank * sizeof *field->dims);
-        field->choices = given->obs[f].choices;
+// A checked spec with zeros in its unused parts.
+static struct farm_env_spec clear_unused_parts(struct farm_env_spec spec) {
+    struct farm_action_spec *action = &spec.action;
+    const uint32_t bounds = action->kind == FARM_ACTION_CONTINUOUS ? action->dims : 0, sizes = action->dims - bounds;
+    if (!spec.agents) spec.agents = 1;
+    memset(spec.obs + spec.obs_count, 0, (FARM_OBS_FIELDS_MAX - spec.obs_count) * sizeof *spec.obs);
+    for (struct farm_field_spec *field = spec.obs; field < spec.obs + spec.obs_count; field++) {
+        const size_t length = strlen(field->name);
+        memset(field->name + length, 0, FARM_FIELD_NAME_MAX - length);
+        memset(field->dims + field->rank, 0, (FARM_FIELD_RANK_MAX - field->rank) * sizeof *field->dims);
     }
-    spec.action.kind = given->action.kind;
-    spec.action.dims = given->action.dims;
-    for (uint32_t i = 0; i < given->action.dims; i++) {
-        if (given->action.kind != FARM_ACTION_CONTINUOUS) {
-            spec.action.sizes[i] = given->action.sizes[i];
-            continue;
-        }
-        spec.action.low[i] = given->action.low[i];
-        spec.action.high[i] = given->action.high[i];
-    }
+    memset(action->sizes + sizes, 0, (FARM_ACTION_DIMS_MAX - sizes) * sizeof *action->sizes);
+    memset(action->low + bounds, 0, (FARM_ACTION_DIMS_MAX - bounds) * sizeof *action->low);
+    memset(action->high + bounds, 0, (FARM_ACTION_DIMS_MAX - bounds) * sizeof *action->high);
     return spec;
 }
 
@@ -151,7 +143,7 @@ enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct f
     }
     enum farm_status status = farm_plugin_check_spec(&given, err);
     if (status) return farm_fail_in(err, status, "environment %s describes itself wrongly", api->name);
-    *spec = copy_used_parts(&given);
+    *spec = clear_unused_parts(given);
     return FARM_OK;
 }
 

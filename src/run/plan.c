@@ -362,17 +362,15 @@ static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct fa
 
 static void warn_of_other_counts(const struct farm_run_plan *plan, int64_t each_asked) {
     const struct farm_recipe *recipe = &plan->recipe;
-    const int64_t total = plan->envs_total, all = all_actors(plan) * recipe->envs_per_actor;
-    if (each_asked > recipe->lanes && each_asked != recipe->envs_per_actor &&
-        farm_recipe_set_by(recipe, "envs_per_actor", FARM_LAYER_FILE))
-        farm_log_warn("envs_per_actor %lld: %lld, because a lane has whole environments of %u agents, each of which "
-                      "counts (lanes %lld)",
-                      (long long)each_asked, (long long)recipe->envs_per_actor, plan->env.spec.agents,
-                      (long long)recipe->lanes);
-    if (total && all != total)
-        farm_log_warn("envs_total %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts",
-                      (long long)total, (long long)all, (long long)all_actors(plan), all_actors(plan) == 1 ? "" : "s",
-                      (long long)recipe->lanes, recipe->lanes == 1 ? "" : "s");
+    const int64_t actors = all_actors(plan), all = actors * recipe->envs_per_actor;
+    const bool set = each_asked > recipe->lanes && farm_recipe_set_by(recipe, "envs_per_actor", FARM_LAYER_FILE);
+    const int64_t asked = plan->envs_total ? plan->envs_total : set ? actors * each_asked : 0;
+    if (asked && all != asked)
+        farm_log_warn("%s %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts (of whole "
+                      "environments of %u agent%s)",
+                      plan->envs_total ? "envs_total" : "envs_per_actor: in all", (long long)asked, (long long)all,
+                      (long long)actors, actors == 1 ? "" : "s", (long long)recipe->lanes,
+                      recipe->lanes == 1 ? "" : "s", plan->env.spec.agents, plan->env.spec.agents == 1 ? "" : "s");
 }
 
 static enum farm_status fit_replay(struct farm_run_plan *plan, struct farm_error *err) {

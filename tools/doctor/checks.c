@@ -34,8 +34,6 @@ enum {
     MANY = 64,                    // instances stepped in turn for the speed
     RACES = 3,                    // between one instance and many, interleaved: the fastest counts
     SLOWDOWN_NOTED = 3,           // many instances' time against one's
-    ACTIONS_DRAWN = 1024,
-    SLOW_NS = 1000000, // a call; each is reported
     ABOUT_BYTES_MAX = 200,
 };
 
@@ -161,6 +159,7 @@ static void describe_spec(struct trial *trial) {
     else
         snprintf(part, sizeof part, "%u %s action%s", action->dims,
                  action->kind == FARM_ACTION_CONTINUOUS ? "continuous" : "discrete", action->dims == 1 ? "" : "s");
+    if (spec->agents > 1) snprintf(part + strlen(part), sizeof part - strlen(part), "; %u agents", spec->agents);
     if (passes_options_on(trial))
         note(trial, "the library decides about a mistyped --env.KEY: it may ignore it, or end the actor",
              "%.300s; %s; options are passed on to the library: an unknown one was not tried", text, part);
@@ -322,7 +321,7 @@ static struct moment call_and_record(struct trial_player *player) {
     trial_player_call(player);
     for (uint32_t f = 0; f < player->trial->reward; f++)
         moment.obs = hash_bytes(moment.obs, trial_player_field(player, f), player->trial->bytes[f]);
-    memcpy(&moment.reward, &player->reward, sizeof moment.reward);
+    moment.reward = (uint32_t)hash_bytes(1, player->rewards, player->trial->spec.agents * sizeof(float));
     moment.answer = player->answer;
     return moment;
 }
@@ -505,7 +504,8 @@ static bool check_call_numbers(struct trial *trial, struct trial_player *player,
     for (uint32_t f = 0; f < trial->reward; f++) {
         const struct farm_field_spec *field = &trial->spec.obs[f];
         const void *values = trial_player_field(player, f);
-        const size_t count = farm_field_values(field), bad = farm_field_find_invalid(field, values, count);
+        const size_t count = farm_field_values(field) * trial->spec.agents,
+                     bad = farm_field_find_invalid(field, values, count);
         if (bad < count) {
             fault_field(trial, player, f, bad);
             return false;
@@ -518,8 +518,8 @@ static bool check_call_numbers(struct trial *trial, struct trial_player *player,
               "'" FARM_HEAD_MASK_NAME "' forbids every choice of action %d at call %llu", blocked, (ull)player->calls);
         return false;
     }
-    if (farm_numbers_sensible(&player->reward, 1)) {
-        widen_range(reward, &player->reward, 1);
+    if (farm_numbers_sensible(player->rewards, trial->spec.agents)) {
+        widen_range(reward, player->rewards, trial->spec.agents);
         return true;
     }
     fault(trial, "one NaN makes the network NaN: find its origin (division by 0, sqrt, log)",
@@ -575,11 +575,11 @@ static void check_actions(struct trial *trial) {
             trial_player_choose(&player, d, (uint32_t)(tried < 2 ? 0 : n * (choices - 1) / (tried - 1)));
             name_action(&player, d);
             trial_player_call(&player);
-            if (farm_group_answer_valid(player.answer) && isfinite(player.reward)) continue;
+            if (farm_group_answer_valid(player.answer) && isfinite(player.rewards[0])) continue;
             fault(trial,
                   advice(trial, "the environment must take every action of spec() in every state",
                          "the environment must take every action of action_space in every state"),
-                  "step()%s answers 0x%x, reward %g", trial->report->action, player.answer, (double)player.reward);
+                  "step()%s answers 0x%x, reward %g", trial->report->action, player.answer, (double)player.rewards[0]);
             return;
         }
     }
@@ -749,41 +749,16 @@ struct stopwatch {
     uint64_t step_ns, reset_ns, steps, resets;
 };
 
-// Of a call so far; true before the first.
-static bool is_slow(const struct stopwatch *watch) {
-    return watch->step_ns + watch->reset_ns >= SLOW_NS * (watch->steps + watch->resets);
-}
-
-// Steps each of count instances `rounds` times with actions drawn beforehand. Only slow calls are reported.
-static void step_in_turn(struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
-                         uint64_t rounds, struct stopwatch *watch) {
-    const struct farm_env_api *api = trial->plugin.api;
-    const size_t action_bytes = trial->bytes[trial->action];
-    const bool slow = is_slow(watch);
+// Calls each of count instances `rounds` times.
+static void step_in_turn(struct trial_player *players, size_t count, uint64_t rounds, struct stopwatch *watch) {
     const uint64_t begin_ns = farm_now_ns();
     uint64_t reset_ns = 0;
     for (uint64_t r = 0; r < rounds; r++)
         for (struct trial_player *player = players; player < players + count; player++) {
-            void *obs[FARM_OBS_FIELDS_MAX];
-            float reward;
-            for (uint32_t f = 0; f < trial->reward; f++) obs[f] = player->area[0][f].data;
-            if (player->ended) {
-                const uint64_t before_ns = farm_now_ns();
-                api->reset(player->env, obs);
-                reset_ns += farm_now_ns() - before_ns;
-                watch->resets++;
-                player->ended = false;
-            } else {
-                const uint8_t *action = actions + player->calls++ % ACTIONS_DRAWN * action_bytes;
-                int32_t permitted[FARM_ACTION_DIMS_MAX];
-                if (trial->mask >= 0) {
-                    action = memcpy(permitted, action, action_bytes);
-                    farm_random_actions_permit(&player->actions, 1, obs[trial->mask], permitted);
-                }
-                player->ended = api->step(player->env, action, obs, &reward) != 0;
-                watch->steps++;
-            }
-            if (slow) trial_leave(trial);
+            const uint64_t before_ns = player->ended ? farm_now_ns() : 0;
+            trial_player_call(player);
+            if (before_ns) reset_ns += farm_now_ns() - before_ns;
+            *(before_ns ? &watch->resets : &watch->steps) += 1;
         }
     watch->reset_ns += reset_ns;
     watch->step_ns += farm_now_ns() - begin_ns - reset_ns;
@@ -794,16 +769,12 @@ static double mean_ns(uint64_t ns, uint64_t count) {
 }
 
 // Keeps the faster of *best and a new race: other programs on the machine only slow it down.
-static void race(struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
-                 struct stopwatch *best) {
+static void race(const struct trial *trial, struct trial_player *players, size_t count, struct stopwatch *best) {
     struct stopwatch warm = {0}, watch = {0};
-    trial_enter(trial, TRIAL_STEP, 0);
-    step_in_turn(trial, players, count, actions, 2, &warm);
+    step_in_turn(players, count, 2, &warm);
     const uint64_t begin_ns = farm_now_ns();
-    for (uint64_t rounds = 1; farm_now_ns() - begin_ns < trial->request->budget_ns / (2 * RACES); rounds *= 2) {
-        step_in_turn(trial, players, count, actions, rounds, &watch);
-        trial_leave(trial);
-    }
+    for (uint64_t rounds = 1; farm_now_ns() - begin_ns < trial->request->budget_ns / (2 * RACES); rounds *= 2)
+        step_in_turn(players, count, rounds, &watch);
     if (!best->steps || mean_ns(watch.step_ns, watch.steps) < mean_ns(best->step_ns, best->steps)) *best = watch;
 }
 
@@ -817,25 +788,23 @@ static void format_time(char *text, size_t bytes, double ns) {
 
 static void check_speed(struct trial *trial) {
     struct trial_player *players = calloc(MANY, sizeof *players);
-    uint8_t *actions = calloc(ACTIONS_DRAWN, trial->bytes[trial->action]);
     struct trial_figures *figures = &trial->report->figures;
-    if (!players || !actions) abort();
+    if (!players) abort();
     const size_t most = trial->request->python ? 1 : MANY; // each would be a process
     size_t count = 0; // slow creations are limited by time, from the second on: the first may load what all share
     do {
         if (!make_player(&players[count], trial, SEED + count)) return;
         count++;
     } while (count < most && (count < 2 || farm_now_ns() - players[1].begin_ns < trial->request->budget_ns));
-    farm_random_actions_draw(&players[0].actions, ACTIONS_DRAWN, actions);
     struct stopwatch one = {0}, many = {0};
     for (int i = 0; i < RACES; i++) {
-        race(trial, players, 1, actions, &one);
-        race(trial, players, count, actions, &many);
+        race(trial, players, 1, &one);
+        race(trial, players, count, &many);
     }
     figures->step_ns = mean_ns(one.step_ns, one.steps);
     figures->reset_ns = mean_ns(one.reset_ns, one.resets);
     figures->many_step_ns = mean_ns(many.step_ns, many.steps);
-    figures->agent_steps_per_s = 1e9 * (double)many.steps / (double)(many.step_ns + many.reset_ns);
+    figures->agent_steps_per_s = 1e9 * (double)many.steps * trial->spec.agents / (double)(many.step_ns + many.reset_ns);
     char step[24], reset[24], many_step[24];
     format_time(step, sizeof step, figures->step_ns);
     format_time(reset, sizeof reset, figures->reset_ns);

@@ -11,6 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "actor/group.h"
 #include "base/atomics.h"
 #include "base/thread.h"
 #include "base/time.h"
@@ -147,11 +148,11 @@ static void describe_fields(struct trial *trial) {
     trial->action = trial->reward + 1;
     trial->field_count = trial->reward + 2;
     for (uint32_t f = 0; f < trial->reward; f++) {
-        trial->bytes[f] = farm_field_bytes(&trial->spec.obs[f]);
+        trial->bytes[f] = farm_field_bytes(&trial->spec.obs[f]) * trial->spec.agents;
         memcpy(report->field_names[f], trial->spec.obs[f].name, FARM_FIELD_NAME_MAX);
     }
-    trial->bytes[trial->reward] = sizeof(float);
-    trial->bytes[trial->action] = trial->spec.action.dims * sizeof(float);
+    trial->bytes[trial->reward] = trial->spec.agents * sizeof(float);
+    trial->bytes[trial->action] = trial->spec.action.dims * trial->bytes[trial->reward];
     snprintf(report->field_names[trial->reward], FARM_FIELD_NAME_MAX, "reward");
     snprintf(report->field_names[trial->action], FARM_FIELD_NAME_MAX, "action");
     for (uint32_t f = 0; f < trial->field_count; f++) report->field_bytes[f] = trial->bytes[f];
@@ -235,8 +236,8 @@ uint32_t trial_choices(const struct farm_action_spec *action, uint32_t dim) {
 
 static void draw_action(struct trial_player *player) {
     uint8_t *action = trial_player_field(player, player->trial->action);
-    farm_random_actions_draw(&player->actions, 1, action);
-    if (player->mask) farm_random_actions_permit(&player->actions, 1, player->mask, action);
+    farm_random_actions_draw(&player->actions, player->trial->spec.agents, action);
+    if (player->mask) farm_random_actions_permit(&player->actions, player->trial->spec.agents, player->mask, action);
 }
 
 void trial_player_choose(struct trial_player *player, uint32_t dim, uint32_t value) {
@@ -311,12 +312,24 @@ static void step_player(struct trial_player *player, void *const *obs) {
     player->chosen = false;
     if (guarded) protect_area(action, PROT_READ);
     trial_enter(trial, TRIAL_STEP, player->calls);
-    player->answer = trial->plugin.api->step(player->env, action->data, obs, reward);
+    const uint32_t agents = trial->spec.agents;
+    bool left[FARM_AGENTS_MAX];
+    uint8_t ends[FARM_AGENTS_MAX];
+    memcpy(left, player->left, sizeof left);
+    player->ended =
+        farm_plugin_step(trial->plugin.api, agents, player->env, action->data, obs, reward, player->left, ends);
     trial_leave(trial);
+    player->answer = 0;
+    for (uint32_t a = 0; a < agents; a++) {
+        if (player->ended || !farm_group_answer_valid(ends[a])) player->answer |= ends[a];
+        for (uint32_t f = 0; f <= trial->reward && left[a]; f++) { // what it writes there means nothing
+            const size_t bytes = trial->bytes[f] / agents;
+            memset(trial_player_field(player, f) + a * bytes, (int)f == trial->mask, bytes);
+        }
+    }
     if (guarded) protect_area(action, PROT_READ | PROT_WRITE);
-    player->reward = *reward;
+    memcpy(player->rewards, reward, agents * sizeof *reward);
     player->in_episode++;
-    player->ended = player->answer != 0;
 }
 
 void trial_player_call(struct trial_player *player) {
@@ -331,7 +344,8 @@ void trial_player_call(struct trial_player *player) {
         trial_leave(trial);
         player->ended = false;
         player->answer = 0;
-        player->reward = 0;
+        memset(player->rewards, 0, sizeof player->rewards);
+        memset(player->left, 0, sizeof player->left);
         player->in_episode = 0;
     } else {
         step_player(player, obs);

@@ -121,13 +121,14 @@ struct trial_player {
     struct farm_random_actions actions;
     uint8_t *mask; // the last call's, a copy; NULL: the environment has no masks
     uint64_t begin_ns;
-    uint64_t calls;      // this instance's
-    bool ended;          // the next call is reset
-    bool chosen;         // the next action is in place
-    bool was_reset;      // the last call
-    uint32_t answer;     // the last step's; 0 after a reset
-    float reward;        // the same
-    uint64_t in_episode; // steps since the last reset
+    uint64_t calls;                 // this instance's
+    bool ended;                     // the next call is reset
+    bool chosen;                    // the next action is in place
+    bool was_reset;                 // the last call
+    uint32_t answer;                // the last step's; 0 after a reset
+    float rewards[FARM_AGENTS_MAX]; // the same
+    bool left[FARM_AGENTS_MAX];     // agents that have left the episode
+    uint64_t in_episode;            // steps since the last reset
 };
 
 // Makes an instance with that seed and the memory for it. False: the report has the reason.

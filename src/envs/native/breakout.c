@@ -66,17 +66,19 @@ struct breakout_env {
     uint8_t canvas[SIDE * SIDE];
 };
 
-enum { OPTION_LIFE_LOSS, OPTION_MAX_STEPS, OPTIONS };
-static const struct farm_native_option breakout_options[OPTIONS] = {
-    [OPTION_LIFE_LOSS] = {.key = "life_loss", .is_switch = true, .value = true},
-    [OPTION_MAX_STEPS] = {.key = "max_steps", .value = 10000},
-};
+static int breakout_read(const struct farm_env_config *config, struct breakout_env *env, char *error, size_t n) {
+    struct farm_native_option options[] = {{"life_loss", true, 1}, {"max_steps", false, 10000}};
+    if (farm_native_read_options(config, farm_env_breakout.name, options, 2, error, n)) return -1;
+    env->life_loss = options[0].value;
+    env->steps_max = options[1].value;
+    env->hints = config->hints;
+    return 0;
+}
 
 static int breakout_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                          size_t error_bytes) {
-    struct farm_native_option options[OPTIONS];
-    memcpy(options, breakout_options, sizeof options);
-    if (farm_native_read_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return -1;
+    struct breakout_env env;
+    if (breakout_read(config, &env, error, error_bytes)) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 1,
         .obs[0] = {.name = "frame", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}},
@@ -86,16 +88,7 @@ static int breakout_spec(const struct farm_env_config *config, struct farm_env_s
     return 0;
 }
 
-static void *breakout_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    struct farm_native_option options[OPTIONS];
-    memcpy(options, breakout_options, sizeof options);
-    if (farm_native_read_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return NULL;
-    const struct breakout_env first = {.random.seed = config->seed,
-                                       .hints = config->hints,
-                                       .life_loss = options[OPTION_LIFE_LOSS].value,
-                                       .steps_max = options[OPTION_MAX_STEPS].value};
-    return farm_native_make(&first, sizeof first, farm_env_breakout.name, error, error_bytes);
-}
+FARM_NATIVE_CREATE(breakout)
 
 // ---- drawing ----
 

@@ -29,31 +29,23 @@ struct cartpole_env {
     bool velocity; // whether the observation has velocities
 };
 
-static int cartpole_read(const struct farm_env_config *config, bool *velocity, char *error, size_t error_bytes) {
+static int cartpole_read(const struct farm_env_config *config, struct cartpole_env *env, char *error,
+                         size_t error_bytes) {
     struct farm_native_option option = {.key = "velocity", .is_switch = true, .value = true};
     if (farm_native_read_options(config, farm_env_cartpole.name, &option, 1, error, error_bytes)) return -1;
-    *velocity = option.value;
+    env->velocity = option.value;
     return 0;
 }
 
 static int cartpole_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                          size_t error_bytes) {
-    bool velocity;
-    if (cartpole_read(config, &velocity, error, error_bytes)) return -1;
-    *spec = (struct farm_env_spec){
-        .obs_count = 1,
-        .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {velocity ? 4 : 2}},
-        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}},
-        .frames_per_step = 1,
-    };
+    struct cartpole_env env;
+    if (cartpole_read(config, &env, error, error_bytes)) return -1;
+    *spec = farm_native_spec("state", env.velocity ? 4 : 2, ACTIONS);
     return 0;
 }
 
-static void *cartpole_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    struct cartpole_env first = {.random.seed = config->seed};
-    if (cartpole_read(config, &first.velocity, error, error_bytes)) return NULL;
-    return farm_native_make(&first, sizeof first, farm_env_cartpole.name, error, error_bytes);
-}
+FARM_NATIVE_CREATE(cartpole)
 
 bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right) {
     const double force = right ? PUSH : -PUSH, cosine = cos(state->angle), sine = sin(state->angle);

@@ -17,12 +17,7 @@ struct catch_env {
 static int catch_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                       size_t error_bytes) {
     if (farm_native_read_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return -1;
-    *spec = (struct farm_env_spec){
-        .obs_count = 1,
-        .obs[0] = {.name = "board", .dtype = FARM_F32, .rank = 1, .dims = {ROWS * COLUMNS}},
-        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}},
-        .frames_per_step = 1,
-    };
+    *spec = farm_native_spec("board", ROWS * COLUMNS, ACTIONS);
     return 0;
 }
 
@@ -64,10 +59,7 @@ static uint32_t catch_step(void *self, const void *action, void *const *obs, flo
 // A pixel per cell; the paddle lies over the ball.
 static void catch_render(void *self, uint32_t size[2], uint8_t *rgb) {
     const struct catch_env *env = self;
-    size[0] = COLUMNS;
-    size[1] = ROWS;
-    if (!rgb) return;
-    memset(rgb, 0, (size_t)ROWS * COLUMNS * 3);
+    if (!farm_native_clear(size, COLUMNS, ROWS, rgb)) return;
     farm_native_fill(rgb, COLUMNS, env->ball_row, env->ball_column, 1, 1, 0xffd040);
     farm_native_fill(rgb, COLUMNS, ROWS - 1, env->paddle_column, 1, 1, 0x40a0ff);
 }

@@ -94,10 +94,7 @@ static uint32_t juggle_step(void *self, const void *action, void *const *obs, fl
 // The picture with the wanted thing in green, above the paddle.
 static void juggle_render(void *self, uint32_t size[2], uint8_t *rgb) {
     const struct juggle_env *env = self;
-    size[0] = SIDE;
-    size[1] = SIDE + PADDLE_PIXELS;
-    if (!rgb) return;
-    memset(rgb, 0, (size_t)size[0] * size[1] * 3);
+    if (!farm_native_clear(size, SIDE, SIDE + PADDLE_PIXELS, rgb)) return;
     for (int thing = 0; thing < THINGS; thing++)
         for (int y = 0; y < PIXELS; y++)
             for (int x = 0; x < PIXELS; x++)

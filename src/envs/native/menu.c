@@ -20,37 +20,33 @@ struct menu_env {
     uint8_t stock[CHOICES]; // dishes, then drinks
 };
 
-static int menu_read(const struct farm_env_config *config, uint32_t *dims, char *error, size_t error_bytes) {
+static int menu_read(const struct farm_env_config *config, struct menu_env *env, char *error, size_t error_bytes) {
     struct farm_native_option drinks = {.key = "drinks", .is_switch = true};
     if (farm_native_read_options(config, farm_env_menu.name, &drinks, 1, error, error_bytes)) return -1;
-    *dims = drinks.value ? DIMS : 1;
+    env->dims = drinks.value ? DIMS : 1;
     return 0;
 }
 
 static int menu_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                      size_t error_bytes) {
-    uint32_t dims;
-    if (menu_read(config, &dims, error, error_bytes)) return -1;
+    struct menu_env env;
+    if (menu_read(config, &env, error, error_bytes)) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 2,
         .obs[0] = {.name = "guest", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = GUESTS},
         .obs[1] = {.name = "action_mask",
                    .dtype = FARM_U8,
                    .rank = 1,
-                   .dims = {dims == 1 ? sizes[0] : CHOICES},
+                   .dims = {env.dims == 1 ? sizes[0] : CHOICES},
                    .choices = 2},
-        .action = {.kind = dims == 1 ? FARM_ACTION_DISCRETE : FARM_ACTION_MULTI_DISCRETE, .dims = dims},
+        .action = {.kind = env.dims == 1 ? FARM_ACTION_DISCRETE : FARM_ACTION_MULTI_DISCRETE, .dims = env.dims},
         .frames_per_step = 1,
     };
-    memcpy(spec->action.sizes, sizes, dims * sizeof *sizes);
+    memcpy(spec->action.sizes, sizes, env.dims * sizeof *sizes);
     return 0;
 }
 
-static void *menu_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    struct menu_env first = {.random.seed = config->seed};
-    if (menu_read(config, &first.dims, error, error_bytes)) return NULL;
-    return farm_native_make(&first, sizeof first, farm_env_menu.name, error, error_bytes);
-}
+FARM_NATIVE_CREATE(menu)
 
 // The guest's rank of a dish or drink: 0 is the best of n.
 static uint32_t menu_rank(int32_t guest, uint32_t item, uint32_t n) {
@@ -107,10 +103,7 @@ static uint32_t menu_step(void *self, const void *action, void *const *obs, floa
 static void menu_render(void *self, uint32_t size[2], uint8_t *rgb) {
     const struct menu_env *env = self;
     const uint8_t *stock = env->stock;
-    size[0] = sizes[0];
-    size[1] = 1 + env->dims;
-    if (!rgb) return;
-    memset(rgb, 0, (size_t)size[0] * size[1] * 3);
+    if (!farm_native_clear(size, sizes[0], 1 + env->dims, rgb)) return;
     farm_native_fill(rgb, (int)sizes[0], 0, 2 * env->guest, 1, 2, 0x40a0ff);
     for (uint32_t d = 0; d < env->dims; stock += sizes[d++])
         for (uint32_t item = 0; item < sizes[d]; item++)

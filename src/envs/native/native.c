@@ -58,6 +58,15 @@ int farm_native_read_options(const struct farm_env_config *config, const char *n
     return 0;
 }
 
+struct farm_env_spec farm_native_spec(const char *field, uint32_t numbers, uint32_t actions) {
+    struct farm_env_spec spec = {.obs_count = 1,
+                                 .obs[0] = {.dtype = FARM_F32, .rank = 1, .dims = {numbers}},
+                                 .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {actions}},
+                                 .frames_per_step = 1};
+    snprintf(spec.obs[0].name, sizeof spec.obs[0].name, "%s", field);
+    return spec;
+}
+
 void *farm_native_make(const void *state, size_t bytes, const char *name, char *error, size_t error_bytes) {
     void *env = malloc(bytes);
     if (!env) snprintf(error, error_bytes, "no memory for %s", name);

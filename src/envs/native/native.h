@@ -5,6 +5,7 @@
 #include <farm/env.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "kernels/random.h"
 
@@ -29,6 +30,14 @@ static inline double farm_native_uniform(struct farm_native_random *random, doub
 static inline uint32_t farm_native_below(struct farm_native_random *random, uint32_t n) {
     const uint32_t bits = farm_random_block(random->seed, 0, random->counter++).word[0];
     return (uint32_t)((uint64_t)bits * n >> 32);
+}
+
+// For render: clears a picture of one colour, black. False: rgb is NULL.
+static inline bool farm_native_clear(uint32_t size[2], uint32_t width, uint32_t height, uint8_t *rgb) {
+    size[0] = width;
+    size[1] = height;
+    if (rgb) memset(rgb, 0, (size_t)width * height * 3);
+    return rgb;
 }
 
 // For render: a rectangle of rgb[][width][3] in one colour, 0xRRGGBB.
@@ -57,6 +66,15 @@ struct farm_native_option {
 // Sets the values of options[0..count). 0, or -1 with a message: an unknown key or an invalid value. `name`: whose.
 int farm_native_read_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
                              size_t count, char *error, size_t error_bytes);
+// PREFIX_create of an environment: PREFIX_read reads its options into its first state.
+#define FARM_NATIVE_CREATE(prefix_)                                                                                    \
+    static void *prefix_##_create(const struct farm_env_config *config, char *error, size_t error_bytes) {             \
+        struct prefix_##_env first = {.random.seed = config->seed};                                                    \
+        if (prefix_##_read(config, &first, error, error_bytes)) return NULL;                                           \
+        return farm_native_make(&first, sizeof first, farm_env_##prefix_.name, error, error_bytes);                    \
+    }
+// A spec of one f32 vector of `numbers` and one discrete action.
+struct farm_env_spec farm_native_spec(const char *field, uint32_t numbers, uint32_t actions);
 // A copy of an environment's first state, to be freed. NULL with a message: no memory.
 void *farm_native_make(const void *state, size_t bytes, const char *name, char *error, size_t error_bytes);
 

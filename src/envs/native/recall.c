@@ -38,20 +38,11 @@ static int recall_spec(const struct farm_env_config *config, struct farm_env_spe
                        size_t error_bytes) {
     struct recall_env env;
     if (recall_read(config, &env, error, error_bytes)) return -1;
-    *spec = (struct farm_env_spec){
-        .obs_count = 1,
-        .obs[0] = {.name = "cue_or_question", .dtype = FARM_F32, .rank = 1, .dims = {env.cues + 1}},
-        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {env.cues}},
-        .frames_per_step = 1,
-    };
+    *spec = farm_native_spec("cue_or_question", env.cues + 1, env.cues);
     return 0;
 }
 
-static void *recall_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    struct recall_env first = {.random.seed = config->seed};
-    if (recall_read(config, &first, error, error_bytes)) return NULL;
-    return farm_native_make(&first, sizeof first, farm_env_recall.name, error, error_bytes);
-}
+FARM_NATIVE_CREATE(recall)
 
 // places: f32 [cues + 1], 1 at the cue, or at the last for the question; otherwise 0.
 static void recall_show(struct recall_env *env, uint32_t shown, float *places) {
@@ -79,10 +70,7 @@ static uint32_t recall_step(void *self, const void *action, void *const *obs, fl
 // A pixel per place of the observation: what it shows is bright. The cue stays visible, dark, for those who watch.
 static void recall_render(void *self, uint32_t size[2], uint8_t *rgb) {
     const struct recall_env *env = self;
-    size[0] = env->cues + 1;
-    size[1] = 1;
-    if (!rgb) return;
-    memset(rgb, 0, (size_t)size[0] * 3);
+    if (!farm_native_clear(size, env->cues + 1, 1, rgb)) return;
     farm_native_fill(rgb, (int)size[0], 0, (int)env->cue, 1, 1, env->shown == env->cue ? 0xffd040 : 0x604e18);
     if (env->shown == env->cues) farm_native_fill(rgb, (int)size[0], 0, (int)env->cues, 1, 1, 0x40a0ff);
 }
