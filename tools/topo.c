@@ -369,7 +369,7 @@ static json_t *recipes_json(struct view *v) {
         }
         snprintf(path, sizeof path, "%s/%s", folder, name);
         farm_recipe_defaults(&recipe, farm_algo_family_at);
-        if (strstr(name, ".yaml") && !strstr(name, "_continuous") &&
+        if (strstr(name, ".yaml") && !strstr(name, "_continuous") && !strstr(name, "_frames") &&
             !farm_recipe_set(&recipe, FARM_LAYER_DEFAULT, "algo", algo, &err) &&
             !farm_recipe_load(&recipe, FARM_LAYER_SHIPPED, path, &err) && !farm_recipe_settle(&recipe, &err))
             farm_json_append(rows, json_pack("{s:s, s:s, s:o, s:o}", "recipe", name, "algo", recipe.algo, "standard",
