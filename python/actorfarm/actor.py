@@ -12,6 +12,7 @@ A program brings one object, the *environments*:
                                check_spec before the first write to a lane
     maker.spec()               the spec that --spec prints
     maker.film = Film          before group(): the first environment of lane 0 writes its pictures to it (film.py)
+    maker.opponent = open      before group(), if there is an opponent: open(rows) -> a Ring of as many lanes for the agents that it plays
     group.step(ring)           writes and publishes the lane's next step. BrokenContract ends the run; any other exception
                                ends the actor, and a new one takes its lanes
 """
@@ -97,6 +98,8 @@ def run(arguments, maker):
         ring = attach(arguments)
         if arguments.video_fd >= 0:
             maker.film = film.Film(arguments.video_fd)
+        if arguments.opponent_fd >= 0:
+            maker.opponent = lambda rows: ring.open_policy(arguments.opponent_fd, arguments.actor, rows)
         groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
         if arguments.board_fd >= 0:
             ring.open_policy(arguments.board_fd, arguments.actor)

@@ -126,8 +126,6 @@ class Singles:
 
 
 class Parallel(Singles):
-    """Environments of PettingZoo, in turn."""
-
     def steps(self, end_ns):
         count = 0
         while time.monotonic_ns() < end_ns:

@@ -178,13 +178,6 @@ class Vector:
         ring.beat()
         self._group = maker.pack(ring, lane, None)
 
-    def _step_all(self, actions):
-        """(observations, rewards, terminated, truncated[, goes_on])"""
-        if not self._start:
-            return self._env.step(actions)[:self._results]
-        start, self._start, none = self._start, None, np.zeros(len(actions))
-        return self._env.reset(**start)[0], none, none, none
-
     def _take_resets(self, resets, width):
         if len(resets) != width:
             raise actor.BrokenContract(f"is a vector environment only: its {width} are reset together, not {len(resets)} of them")
@@ -196,7 +189,9 @@ class Vector:
     def _step(self, ring):
         if resets := ring.numbers is not None and ring.resets(self.lane):
             self._take_resets(resets, ring.width)
-        observations, rewards, *ends = self._step_all(self._actions.read(ring))
+        start, self._start, none = self._start, None, np.zeros(ring.width)
+        results = (self._env.reset(**start)[0], none, none, none) if start else self._env.step(self._actions.read(ring))
+        observations, rewards, *ends = results[:self._results]  # (observations, rewards, terminated, truncated[, goes_on])
         try:
             self._group.write(observations, np.asarray(rewards, np.float32), *(np.asarray(end, bool) for end in ends))
         except (TypeError, ValueError) as wrong:
@@ -213,7 +208,8 @@ class Maker:
     """Makes environments of one id, with its options."""
 
     frames, results = 1, 4  # of a step; of a vector environment's that _farm.Group.write takes
-    agents, play, film = 1, None, None  # of an environment; what steps a group, if it is neither Singles nor Vector; of the first environment
+    agents, play = 1, None  # of an environment; what steps a group, if it is neither Singles nor Vector
+    film = opponent = None  # of the first environment; actor.py
 
     def __init__(self, name, options, bad_values, package=""):
         self._package, self._name, self._options, self.bad_values = package, name, dict(options), bad_values

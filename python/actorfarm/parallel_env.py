@@ -24,13 +24,11 @@ class Parallel(ParallelEnv[str, Any, Any]):
         return *({agent: vector_env.row(part, i) for agent, i in rows} for part in parts), {agent: {} for agent, _ in rows}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """options: numbers of the environment; others are ignored."""
         known, self.agents = self._vector.pool.consumer.spec["numbers"], self.possible_agents[:]
         numbers = {name: number for name, number in (options or {}).items() if name in known}
         return self._by_agent(self._vector.reset(seed=[seed] * len(self.agents), options=numbers)[0])
 
     def step(self, actions: dict[str, Any]) -> Any:
-        """An agent that its actor's death cuts off is truncated."""
         idle = dict.fromkeys(self.possible_agents, self._vector.pool._no_action)
         results = self._by_agent(*self._vector.step(np.stack([*(idle | {agent: actions[agent] for agent in self.agents}).values()]))[:4])
         self.agents = [agent for agent in self.agents if not results[2][agent] and not results[3][agent]]

@@ -31,16 +31,16 @@ class Game:
     """One environment. After a turn: steps {agent: result}, starts {agent: first observation}."""
 
     def __init__(self, maker, seed):
-        self._maker, self._env, self.live, self.given = maker, maker.single(), [], {"seed": seed}
+        self._maker, self._env, self.live, self.given, self.actions = maker, maker.single(), [], {"seed": seed}, {}
         self._step, self._reset = self._env.step, self._env.reset
         if maker.film:
             (self._step, self._reset), maker.film = gym_actor.filmed(self._env, maker.film, lambda _: not self._env.agents), None
 
-    def turn(self, actions, same_step):
+    def turn(self, same_step):
         """Steps the environment, or resets it if no agent is live."""
         seen, before, self.steps, self.starts = self._maker.seen, self.live, {}, {}
         if before:
-            taken = {agent: actions[agent] for agent in before}
+            taken = {agent: self.actions[agent] for agent in before}
             _, rewards, terminated, truncated, _ = result = checked(self._step(taken), taken.keys(), *RESULTS)
             self.steps = {agent: (seen(result, agent), rewards[agent], terminated[agent], truncated[agent], None) for agent in before}
             self.live = [agent for agent in before if not terminated[agent] and not truncated[agent]]
@@ -54,31 +54,42 @@ class Game:
 
 
 class Lane:
+    """The environments of a lane, and of the same lane of the opponents' ring, if there is one: maker.sides [(ring, agents), ...]."""
+
     def __init__(self, ring, lane, maker, seeds):
         if maker.bad_values == "reset":
             raise actor.BrokenContract("has agents that are reset together: --bad-values count or fail, not reset")
-        self.lane, self._names, self._actions = lane, maker.names, gym_spaces.LaneActions(ring, lane, maker.actions)
-        self._games = actor.each_made(ring, (Game(maker, seed) for seed in seeds[:: maker.agents]))
-        self._rows = [(game, agent, lambda seed, game=game, agent=agent: (game.starts.get(agent, maker.absent), None))
-                      for game in self._games for agent in maker.names]
-        self._group = maker.pack(ring, lane, [(tuple, first, None) for *_, first in self._rows])  # tuple(result) is the result
+        if lane == 0:  # by the rule of farm_opponent_plays (src/ring/spec.h)
+            own = ring.spec["agents"] if maker.opponent else maker.agents
+            learn = [name for i, name in enumerate(maker.names) if (i % 2 == 0 if own * 2 == maker.agents else i < own)]
+            others = [name for name in maker.names if name not in learn]
+            maker.sides = [(ring, maker.names)] if not maker.opponent else [(ring, learn), (maker.opponent(ring.width // own * len(others)), others)]
+        self.lane, self._sides = lane, []
+        self._games = actor.each_made(ring, (Game(maker, seed) for seed in seeds[:: len(maker.sides[0][1])]))
+        for side, agents in maker.sides:
+            rows = [(game, agent, lambda seed, game=game, agent=agent: (game.starts.get(agent, maker.absent), None)) for game in self._games for agent in agents]
+            group = maker.pack(side, lane, [(tuple, first, None) for *_, first in rows])  # tuple(result) is the result
+            self._sides.append((side, gym_spaces.LaneActions(side, lane, maker.actions), group, rows))
 
     def step(self, ring):
-        count, actions, at = len(self._names), self._actions.read(ring, True), 0
         for row, seed, numbers in reversed(ring.resets(self.lane) if ring.numbers is not None else []):  # an environment's first one decides
-            game = self._games[row // count]
+            game = self._games[row * len(self._games) // ring.width]
             game.live, game.given = [], {"seed": seed, "options": {**game.given.get("options", {}), **numbers}}
+        group = None
         try:
+            for side, actions, _, rows in self._sides:
+                for (game, agent, _), action in zip(rows, actions.read(side, True)):
+                    game.actions[agent] = action
             for game in self._games:
-                game.turn(dict(zip(self._names, actions[at:])), ring.same_step)
-                at += count
-            for row, (game, agent, first) in enumerate(self._rows):
-                if agent not in game.steps:
-                    self._group.restart(row, None, first)
-            self._group.step([game.steps.get(agent) for game, agent, _ in self._rows])
+                game.turn(ring.same_step)
+            for *_, group, rows in self._sides:
+                for row, (game, agent, first) in enumerate(rows):
+                    if agent not in game.steps:
+                        group.restart(row, None, first)
+                group.step([game.steps.get(agent) for game, agent, _ in rows])
         except actor.BrokenContract as broken:
-            row, agent = (at, "") if at < len(self._rows) else (self._group.at, f", agent {self._names[self._group.at % count]!r}")
-            raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {row // count}{agent}") from broken
+            game, agent = (game, "") if group is None else (rows[group.at][0], f", agent {rows[group.at][1]!r}")
+            raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {self._games.index(game)}{agent}") from broken
 
 
 class Maker(gym_actor.Maker):
@@ -120,7 +131,6 @@ class PettingZoo(gym_actor.Gym):
 
     @staticmethod
     def names():
-        """Those of known packages. Imports none."""
         files = [(package, name) for package in PACKAGES for folder in sys.path for name in glob.glob("*_v[0-9]*.py", root_dir=f"{folder}/{package}")]
         return sorted({f"{package.replace('/', '.')}:{name[:-3]}" for package, name in files})
 
