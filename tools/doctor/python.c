@@ -84,7 +84,7 @@ static _Noreturn void exec_actor(const struct instance *instance, pid_t parent) 
 }
 
 static enum farm_status start_actor(struct instance *instance, uint64_t seed, struct farm_error *err) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = RING_STEPS, .env = found.env.spec};
+    struct farm_ring_spec spec = {.lanes = 1, .width = found.env.spec.agents, .steps = RING_STEPS, .env = found.env.spec};
     farm_ring_spec_answers(&spec);
     enum farm_status status = farm_ring_create(&spec, 0, -1, false, &instance->made, err);
     if (!status) status = farm_ring_view(&instance->made, FARM_RING_LEARNER, &instance->ring, err);
@@ -161,23 +161,13 @@ static void *make_instance(const struct farm_env_config *config, char *error, si
     return NULL;
 }
 
-// Copies the next step's observations and returns its flags.
-static uint8_t receive(struct instance *instance, void *const *obs, float *reward) {
-    const struct farm_lane *lane = &instance->ring.lanes[0];
-    if (!await_step(instance)) die_as_actor(instance);
-    const uint64_t n = instance->received++;
-    for (uint32_t f = 0; f < lane->obs_count; f++) memcpy(obs[f], farm_lane_obs(lane, f, n, 0), lane->obs_bytes[f]);
-    *reward = farm_lane_reward(lane, n)[0];
-    return farm_lane_flags(lane, n)[0];
-}
-
-// Answers the last step and frees the slots before it. NULL: an action that is ignored.
-static void answer(struct instance *instance, const void *action) {
+// Answers the last step and frees the slots before it. NULL: actions that are ignored.
+static void answer(struct instance *instance, const void *actions) {
     struct farm_lane *lane = &instance->ring.lanes[0];
-    const size_t bytes = found.env.spec.action.dims * sizeof(float);
+    const size_t bytes = lane->width * found.env.spec.action.dims * sizeof(float);
     const uint64_t n = instance->received - 1;
-    if (action)
-        memcpy(farm_lane_action(lane, n, 0), action, bytes);
+    if (actions)
+        memcpy(farm_lane_action(lane, n, 0), actions, bytes);
     else
         memset(farm_lane_action(lane, n, 0), 0, bytes);
     farm_lane_answer(lane, n);
@@ -185,16 +175,31 @@ static void answer(struct instance *instance, const void *action) {
     farm_learner_notify(&instance->ring);
 }
 
-static void reset_instance(void *env, void *const *obs) {
+// Answers the last step, if there is one, and copies the next one.
+static uint32_t step_agents(void *env, const void *actions, void *const *obs, float *rewards, uint8_t *ends) {
     struct instance *instance = env;
-    float reward;
-    if (instance->received) answer(instance, NULL);
-    receive(instance, obs, &reward);
+    const struct farm_lane *lane = &instance->ring.lanes[0];
+    if (instance->received) answer(instance, actions);
+    if (!await_step(instance)) die_as_actor(instance);
+    const uint64_t n = instance->received++;
+    for (uint32_t f = 0; f < lane->obs_count; f++)
+        memcpy(obs[f], farm_lane_obs(lane, f, n, 0), lane->width * lane->obs_bytes[f]);
+    memcpy(rewards, farm_lane_reward(lane, n), lane->width * sizeof *rewards);
+    for (uint32_t a = 0; a < lane->width; a++)
+        ends[a] = farm_lane_flags(lane, n)[a] & (FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
+    return 0;
+}
+
+static void reset_instance(void *env, void *const *obs) {
+    float rewards[FARM_AGENTS_MAX];
+    uint8_t ends[FARM_AGENTS_MAX];
+    step_agents(env, NULL, obs, rewards, ends);
 }
 
 static uint32_t step_instance(void *env, const void *action, void *const *obs, float *reward) {
-    answer(env, action);
-    return receive(env, obs, reward) & (FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
+    uint8_t end;
+    step_agents(env, action, obs, reward, &end);
+    return end;
 }
 
 pid_t farm_doctor_python_process(const void *env) {
@@ -209,4 +214,5 @@ const struct farm_env_api farm_doctor_python_api = {.abi_version = FARM_ENV_ABI_
                                                     .create = make_instance,
                                                     .destroy = end_instance,
                                                     .reset = reset_instance,
-                                                    .step = step_instance};
+                                                    .step = step_instance,
+                                                    .step_agents = step_agents};
