@@ -273,7 +273,8 @@ static PyObject *Ring_spec(PyObject *object, void *closure) {
         Py_XDECREF(field);
     }
     if (obs && action)
-        return Py_BuildValue("{sNsNsI}", "obs", obs, "action", action, "frames_per_step", env->frames_per_step);
+        return Py_BuildValue("{sNsNsIsI}", "obs", obs, "action", action, "frames_per_step", env->frames_per_step,
+                             "agents", env->agents);
     Py_XDECREF(obs);
     Py_XDECREF(action);
     return NULL;

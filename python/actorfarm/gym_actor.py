@@ -208,8 +208,7 @@ class Maker:
     """Makes environments of one id, with its options."""
 
     frames, results = 1, 4  # of a step; of a vector environment's that _farm.Group.write takes
-    agents, play = 1, None  # of an environment; what steps a group, if it is neither Singles nor Vector
-    film = opponent = None  # of the first environment; actor.py
+    agents, play, film, opponent = 1, None, None, None  # of an environment; what steps a group, if not Singles or Vector; actor.py
 
     def __init__(self, name, options, bad_values, package=""):
         self._package, self._name, self._options, self.bad_values = package, name, dict(options), bad_values

@@ -54,8 +54,7 @@ class Game:
 
 
 class Lane:
-    """The environments of a lane, and of the same lane of the opponents' ring, if there is one: maker.sides [(ring, agents), ...]."""
-
+    """Of the actor's ring, and of the opponents', if there is one: maker.sides [(ring, agents), ...]."""
     def __init__(self, ring, lane, maker, seeds):
         if maker.bad_values == "reset":
             raise actor.BrokenContract("has agents that are reset together: --bad-values count or fail, not reset")

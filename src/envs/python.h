@@ -31,7 +31,7 @@ enum farm_status farm_env_python_names(size_t family, double start_s, const char
 enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_error *err);
 
 // The command line of a Python program that plays the environment, and its texts.
-enum { FARM_ENV_ARGUMENTS_MAX = 8 };
+enum { FARM_ENV_ARGUMENTS_MAX = 10 };
 struct farm_env_program {
     char *argv[2 * FARM_RECIPE_OPTIONS_MAX + 40], **environment;
     void *texts; // one block

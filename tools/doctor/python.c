@@ -84,7 +84,8 @@ static _Noreturn void exec_actor(const struct instance *instance, pid_t parent) 
 }
 
 static enum farm_status start_actor(struct instance *instance, uint64_t seed, struct farm_error *err) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = found.env.spec.agents, .steps = RING_STEPS, .env = found.env.spec};
+    struct farm_ring_spec spec = {
+        .lanes = 1, .width = found.env.spec.agents, .steps = RING_STEPS, .env = found.env.spec};
     farm_ring_spec_answers(&spec);
     enum farm_status status = farm_ring_create(&spec, 0, -1, false, &instance->made, err);
     if (!status) status = farm_ring_view(&instance->made, FARM_RING_LEARNER, &instance->ring, err);
