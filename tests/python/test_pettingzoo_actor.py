@@ -95,10 +95,11 @@ class PettingZoo(unittest.TestCase):
                 while lane.step():
                     lane.answer()
 
-    def test_pettingzoos_api_test_passes(self):
-        env = actorfarm.pettingzoo("pettingzoo/mpe2:simple_spread_v3")
-        self.addCleanup(env.close)
-        test.parallel_api_test(env, 30)
+    def test_pettingzoos_own_tests_pass(self):
+        for name in ("pettingzoo/mpe2:simple_spread_v3",):
+            envs = [actorfarm.pettingzoo(name), actorfarm.pettingzoo(name)]
+            test.parallel_api_test(envs[0], 100)
+            test.parallel_seed_test(envs.pop, 100)  # closes both
 
 
 if __name__ == "__main__":
