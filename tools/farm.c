@@ -26,6 +26,7 @@ static const struct command commands[] = {
     {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps, true},
     {"serve", "runs actors for a program of your own, which answers them in the learner's place", farm_cmd_serve, true},
     {"plot", "draws the curves of runs: return, speed, policy lag, entropy, KL divergence", farm_cmd_plot, false},
+    {"export", "writes a trained policy as an ONNX file, for other programs", farm_cmd_export, false},
     {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge, true},
     {"actors", "adds actors to a run that goes on, or removes some", farm_cmd_actors, false},
     {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw, true},

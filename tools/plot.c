@@ -44,7 +44,7 @@ static enum farm_status draw(const struct request *request, char **argv, struct 
     char smooth[24], x_max[32];
     double number;
     enum farm_status status = read_x_max(request->x_max, &number, err);
-    if (!status) status = farm_drawing_find(request->output != NULL, &drawing, err);
+    if (!status) status = farm_drawing_find(request->output ? "matplotlib" : NULL, &drawing, err);
     if (status) return status;
     argv[0] = drawing.python;
     argv[1] = drawing.start;

@@ -18,7 +18,7 @@ if not any("_farm" + suffix in _built for suffix in importlib.machinery.EXTENSIO
 TYPE_CHECKING = False  # typing's import takes time
 if TYPE_CHECKING:
     from ._consumer import gae as gae, vtrace as vtrace
-    from .checkpoint import load as load, save as save
+    from .checkpoint import export as export, load as load, save as save
     from .observe import attach as attach
     from .parallel_env import pettingzoo as pettingzoo
     from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
@@ -31,7 +31,7 @@ _HOMES = {
     **dict.fromkeys(("FarmEnded", "Pool", "make", "torch"), "pool"),
     **dict.fromkeys(("Window", "gather", "on_jax", "on_torch"), "rollout"),
     **dict.fromkeys(("gae", "vtrace"), "_consumer"),
-    **{"attach": "observe", "load": "checkpoint", "pettingzoo": "parallel_env", "save": "checkpoint", "train": "training"},
+    **{"attach": "observe", "export": "checkpoint", "load": "checkpoint", "pettingzoo": "parallel_env", "save": "checkpoint", "train": "training"},
     **dict.fromkeys(("env", "vector"), "vector_env"),
 }
 

@@ -1,9 +1,13 @@
-"""Checkpoints of `farm train` (src/learner/checkpoint.h) as NumPy arrays, checked before they are used, and as a PyTorch module; only load()
-imports torch. dict[str, Any] have the network's own names; those of further sets have a prefix, "optimiser.second.". Metadata are texts."""
+"""Checkpoints of `farm train` (src/learner/checkpoint.h) as NumPy arrays, checked before they are used, as a PyTorch module (only load() imports torch),
+and as ONNX files (`farm export`). dict[str, Any] have the network's own names; those of further sets have a prefix, "optimiser.second.". Metadata are texts."""
 
+import errno
+import functools
 import json
 import os
 import pathlib
+import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -85,10 +89,17 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[
         metadata[f"crc32c.{name}"] = _sum(tensor.tobytes())
     metadata["crc32c"] = _sum(_compact(header, sort_keys=True))
     text = (plain := _compact(header)).ljust(-(-len(plain) // 8) * 8)
-    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    replace(path, [len(text).to_bytes(8, "little"), text, *(tensor.tobytes() for tensor in tensors.values())])
+
+
+def replace(path: str | os.PathLike[str], parts: list[bytes]) -> None:
+    """Writes a file whole or not at all: a temporary one beside it, then a rename."""
+    temporary = (path := pathlib.Path(path)).with_name(f"{path.name}.tmp.{os.getpid()}")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} exists and is no regular file: choose another name")
     try:
         with open(temporary, "xb") as file:
-            file.writelines([len(text).to_bytes(8, "little"), text, *(tensor.tobytes() for tensor in tensors.values())])
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -96,14 +107,14 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[
         temporary.unlink(missing_ok=True)
 
 
-def load(run_or_checkpoint: str | os.PathLike[str], best: bool = False, spec: dict[str, Any] | None = None) -> Any:
+def load(run_or_checkpoint: str | os.PathLike[str], best: bool = False, spec: dict[str, Any] | None = None, kind: Any = None) -> Any:
     """The policy of a run's newest (best: best) checkpoint, or of a file, as a torch.nn.Module (actorfarm.policy.Policy). spec: the environment's
     spaces (`env.consumer.spec`), for files of older versions, which lack them."""
-    from actorfarm.policy import Policy
-
+    if not kind:
+        from actorfarm.policy import Policy as kind
     whole = read(path := find(run_or_checkpoint, best))
     try:
-        return Policy(*whole, spec)
+        return kind(*whole, spec)
     except Exception as error:
         raise ValueError(f"{path}: its tensors are not those of its network and environment: {error!r}") from error
 
@@ -111,8 +122,36 @@ def load(run_or_checkpoint: str | os.PathLike[str], best: bool = False, spec: di
 def save(module: Any, path: str | os.PathLike[str]) -> None:
     """Writes what load() returned, also after it was trained, as a checkpoint that `farm eval`, --resume and --init-from take. All metadata
     stay; so do further tensors, except those of other weights (an optimiser's moments, parameter sets of an algorithm) if the weights differ."""
-    before, masks = module.tensors, {name.replace(".mask", ".weight"): mask for name, mask in module.named_buffers() if name.endswith(".mask")}
-    own = {name: (tensor.detach() * masks.get(name, 1)).cpu().numpy() for name, tensor in module.state_dict().items()}
+    before, masks = module.tensors, module.masks
+    own = {name: tensor.cpu().numpy() * masks.get(name, np.float32(1)) for name, tensor in module.state_dict().items()}
     equal = all(np.array_equal(array, before[name]) for name, array in own.items())
     others = {name: tensor for name, tensor in before.items() if equal or not any(name.endswith("." + part) for part in own)}
     write(path, {**others, **own}, module.metadata)
+
+
+def export(run_or_checkpoint: str | os.PathLike[str], path: str | os.PathLike[str], best: bool = False, spec: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Writes the policy of a run's newest (best: best) checkpoint, or of a file, as an ONNX file, whole or not at all. spec: as load()'s. Returns the
+    document of `farm export --json` (docs/PYTHON.md). ImportError: without the package onnx."""
+    import onnx
+    from actorfarm.network import OPSET, Graph
+
+    graph = load(source := find(run_or_checkpoint, best), spec=spec, kind=functools.partial(Graph, onnx))
+    replace(path, [data := graph.model.SerializeToString()])
+    made = {"schema_version": 1, "file": os.fspath(path), "bytes": len(data), "env": graph.metadata["recipe.env"], "opset": OPSET, **graph.ports}
+    made |= {"parameters": sum(array.size for name, array in graph.constants.items() if name in graph.tensors), "nodes": len(graph.nodes)}
+    return made | {"checkpoint": str(source), "checkpoint_frames": int(graph.metadata.get("frames", 0))}
+
+
+def main(run: str, path: str, best: str, as_json: str, remedy: str) -> None:
+    try:
+        made = export(run, path, best == "1")
+    except (ImportError, OSError, ValueError) as error:
+        print(f"farm export: {error}" + f" ({remedy}, or {sys.executable} -m pip install onnx)" * isinstance(error, ImportError), file=sys.stderr)
+        sys.exit(1 if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO) else 2)
+    text = f"{path}: {made['env']} after {made['checkpoint_frames']} frames. Inputs: {', '.join(made['inputs'])}. Outputs: {', '.join(made['outputs'])}."
+    print(json.dumps(made) if as_json == "1" else text, flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no temporary file stays
+    main(*sys.argv[1:])

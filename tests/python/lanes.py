@@ -1,12 +1,14 @@
 """Rings with both of their sides here, and actor processes with this process in the learner's place."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 
 import numpy as np
-from actorfarm import _farm
+from actorfarm import _farm, attach, checkpoint
+from running import children, state, wait_until
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
 TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
@@ -163,3 +165,70 @@ class ActorProcess:
             self.kill()
         for fd in self.fds:
             os.close(fd)
+
+
+# ---- a farm that plays a policy ----
+
+
+def read_steps(pid):
+    """The steps that one lane holds while its actor is stopped: (spec, {field: [steps][width]...})."""
+    view = wait_until(lambda: attached(pid))
+    wait_until(lambda: view.newest(0) > 40)
+    (actor,) = (child for name, child in children(pid).items() if name != "learner")  # Python's have its name
+    os.kill(actor, signal.SIGSTOP)
+    wait_until(lambda: state(actor) == "T")
+    wait_until(lambda: view.state(0)["acted"] == view.state(0)["produced"])
+    newest, held = view.newest(0), view.state(0)["steps"]
+    steps = range(max(0, newest - held + 2), newest)
+    names = [field["name"] for field in view.spec["obs"]] + ["reward", "flags", "action", "policy", "value"]
+    return view.spec, {name: np.array([view.copy(0, n, name) for n in steps]) for name in names}
+
+
+def attached(pid):
+    try:
+        return attach(pid)
+    except (LookupError, ValueError, OSError):  # its rings are being made
+        return None
+
+
+def stacked(frames, flags, stack):
+    """[steps][width][stack]...: zeros before an episode's start."""
+    out = np.zeros((*frames.shape[:2], stack, *frames.shape[2:]), frames.dtype)
+    for n, env, back in np.ndindex(*frames.shape[:2], stack):
+        if back <= n and not (flags[n - back + 1 : n + 1, env] & FIRST).any():
+            out[n, env, stack - 1 - back] = frames[n - back, env]
+    return out
+
+
+def play_shaken(test, run):
+    """A farm plays other weights of a run greedily. Returns (the checkpoint, the spec, {field: [steps][4]...} of a lane, what the policy read)."""
+    tensors, about = checkpoint.read(test.folder / run)
+    random, file, stack = np.random.default_rng(1), test.folder / "shaken.safetensors", int(about["recipe.stack"])
+    for name, tensor in tensors.items():
+        if name.split(".")[0] in ("layers", "inputs", "joined", "lstm", "policy", "value"):  # a matrix's zeros may have to stay
+            noise = random.normal(0, 0.1 * tensor.std() + 0.01, tensor.shape) * ((tensor != 0) | (tensor.ndim == 1))
+            tensors[name] = ((tensor + noise) * (300 if name == "policy.weight" else 1)).astype("f4")
+    checkpoint.write(file, tensors, about)
+    words = "--precision f32 --greedy --episodes 1000000 --actors 1 --envs-per-actor 4 --lanes 1 --ring-steps 64 --quiet".split()
+    process = test.start_farm("eval", file, *words)
+    spec, lane = read_steps(process.pid)
+    process.kill()
+    images = [f["name"] for f in spec["obs"] if f["dtype"] == "u8" and f["choices"] in (0, 256) and stack > 1]
+    return file, spec, lane, {f["name"]: stacked(lane[f["name"]], lane["flags"], stack) if f["name"] in images else lane[f["name"]] for f in spec["obs"]}
+
+
+def compare_exported(test, session, spec, lane, obs, stack):
+    """The outputs and actions of an exported policy over a lane's steps, whose actions are the last ones, are the lane's."""
+    inputs, after, known, compared = {given.name: given.shape for given in session.get_inputs()}, {}, np.zeros(4, bool), 0
+    action = lane["action"] if "low" not in spec["action"] else np.clip(lane["action"], spec["action"]["low"], spec["action"]["high"])
+    scale = np.abs(lane["policy"][np.isfinite(lane["policy"])]).max()
+    for n, flags in enumerate(lane["flags"]):
+        given = {"first": flags & FIRST > 0, "last_action": lane["action"][n - 1], "last_reward": lane["reward"][n]}
+        given["state"] = after.get("next_state", np.zeros((4, *inputs.get("state", [4])[1:]), "f4"))
+        after = session.run(None, {name: given[name] if name in given else obs[name.removeprefix("obs.")][n] for name in inputs})
+        after = dict(zip([made.name for made in session.get_outputs()], after))
+        known |= given["first"] | (n >= stack and "state" not in inputs)  # from an episode's start on, stack, state and last inputs are known
+        compared += known.sum()
+        for name, farms in ("action", action[n]), ("policy", lane["policy"][n]), ("value", lane["value"][n]):
+            np.testing.assert_allclose(after[name][known], farms[known], rtol=1e-4, atol=1e-5 * (1 + scale), err_msg=f"{name} of step {n}")
+    test.assertTrue(compared > 20 and scale > 0.1, (compared, scale))

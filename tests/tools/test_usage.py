@@ -236,7 +236,7 @@ class Usage(InFolder):
 
     def test_help_is_on_stdout_with_examples(self):
         texts = {}
-        for command in ("train", "eval", "fps", "serve", "plot", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
+        for command in ("train", "eval", "fps", "serve", "plot", "export", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
             result = self.farm(*command.split(), "--help")
             texts[command] = result.stdout
             self.assertEqual((result.returncode, result.stderr), (0, ""))

@@ -18,7 +18,7 @@ enum { PATH_BYTES = 4096, PLOT_LIMIT_S = 300 };
 static enum farm_status run_plot(const char *document, const char *folder, char **answer, struct farm_error *err) {
     struct farm_drawing drawing;
     struct farm_error why;
-    enum farm_status status = farm_drawing_find(true, &drawing, err);
+    enum farm_status status = farm_drawing_find("matplotlib", &drawing, err);
     if (status) return farm_fail_in(err, status, "--svg");
     char *const arguments[] = {drawing.python,
                                drawing.start,

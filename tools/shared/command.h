@@ -13,6 +13,7 @@ int farm_cmd_eval(int argc, char **argv);
 int farm_cmd_fps(int argc, char **argv);
 int farm_cmd_serve(int argc, char **argv);
 int farm_cmd_plot(int argc, char **argv);
+int farm_cmd_export(int argc, char **argv);
 int farm_cmd_bridge(int argc, char **argv);
 int farm_cmd_actors(int argc, char **argv);
 int farm_cmd_bw(int argc, char **argv);

@@ -17,9 +17,8 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "base/paths.h"
 #include "base/program.h"
-#include "envs/python.h"
+#include "tools/shared/drawing.h"
 
 enum { PIPE_BYTES = 1 << 20, GAMES_MAX = 1000, RATE_HZ_MAX = 240 };
 enum { FILM_FD = 3 }; // the encoder's: the new file, whatever its name becomes meanwhile
@@ -79,29 +78,26 @@ static void close_all(struct farm_video *video) {
 
 enum farm_status farm_video_start(const struct farm_video_options *options, struct farm_video *video,
                                   struct farm_error *err) {
-    char python[PATH_MAX], package[PATH_MAX], start[PATH_MAX + 32], games[24], seconds[32], rate[24];
+    struct farm_drawing found;
+    char games[24], seconds[32], rate[24];
     *video = (struct farm_video){.options = options, .pipe = -1, .output = -1, .errors = -1};
     snprintf(video->part, sizeof video->part, "%s.part", options->path);
-    enum farm_status status = farm_path_python(python, sizeof python, err);
-    if (!status) status = farm_path_package(package, sizeof package, err);
-    if (status)
-        return farm_fail_in(err, status, "--video needs Python with imageio-ffmpeg and pillow (%s)",
-                            farm_path_choose("`make deps`", "`farm setup`"));
+    enum farm_status status = farm_drawing_find("imageio-ffmpeg and pillow", &found, err);
+    if (status) return farm_fail_in(err, status, "--video");
     const int file = farm_file_make_temporary(AT_FDCWD, video->part, 0666);
     if (file < 0) return farm_fail_errno(err, FARM_E_IO, "--video: %s", video->part);
-    farm_python_start(package, start, sizeof start);
     snprintf(games, sizeof games, "%lld", (long long)options->games);
     snprintf(seconds, sizeof seconds, "%.9g", options->seconds);
     snprintf(rate, sizeof rate, "%lld", (long long)options->rate_hz);
     char *const argv[] = {
-        python, start, (char *)"video.py", (char *)FILM, (char *)kind_of(options->path), games, seconds, rate, NULL};
-    char **environment = farm_python_environment(package);
+        found.python, found.start, (char *)"video.py", (char *)FILM, (char *)kind_of(options->path), games, seconds,
+        rate,         NULL};
     int ends[2];
     video->output = memfd_create("video", MFD_CLOEXEC);
     video->errors = memfd_create("errors", MFD_CLOEXEC);
-    if (!environment || video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
-        status = farm_fail_errno(err, FARM_E_LIMIT, "--video: cannot run %s", python);
-        free(environment);
+    if (video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
+        status = farm_fail_errno(err, FARM_E_LIMIT, "--video: cannot run %s", found.python);
+        free(found.environment);
         close(file);
         close_all(video);
         unlink(video->part);
@@ -109,14 +105,14 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
     }
     video->pipe = ends[1];
     (void)fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES); // pictures of Atari have 100 KB
-    const int failed = spawn(video, argv, environment, ends[0], file);
-    free(environment);
+    const int failed = spawn(video, argv, found.environment, ends[0], file);
+    free(found.environment);
     close(ends[0]);
     close(file);
     if (!failed) return FARM_OK;
     close_all(video);
     unlink(video->part);
-    return farm_fail(err, FARM_E_NOT_FOUND, "--video: cannot start %s: %s", python, strerror(failed));
+    return farm_fail(err, FARM_E_NOT_FOUND, "--video: cannot start %s: %s", found.python, strerror(failed));
 }
 
 bool farm_video_ended(const struct farm_video *video) {
