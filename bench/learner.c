@@ -3,7 +3,8 @@
 // observations take 40 times as long) and inference (forward, sampling, answers). The reference is the rate at which
 // oneDNN's sgemm of 512x512x512 would compute the network's products, measured between the samples; make bench-peers
 // compares with PyTorch. NAME_choice is the arithmetic of `--precision auto` ÷ the better one of the forced precisions.
-// text_NAME is nature, its layers given as a text, ÷ the same by its name, in the same arithmetic.
+// text_NAME is nature, its layers given as a text, ÷ the same by its name, in the same arithmetic; --net TEXT measures
+// nothing but that of any text.
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -258,27 +259,31 @@ static void measure_network(struct farm_bench *bench, struct table *table, const
     farm_bench_add(bench, choice, "obs/s", "higher", copy, SAMPLES, forced_names[best], rates[best], SAMPLES, 0.97);
 }
 
-static void measure_text(struct farm_bench *bench, struct table *table, const char *name, bool train, uint32_t batch) {
-    static const char *const nets[] = {"nature", "conv 32@8x8/4, conv 64@4x4/2, conv 64@3x3/1 relu, dense 512"};
-    double rates[2][SAMPLES];
-    for (int k = 0; k < 2; k++) {
-        configure(&table->rig, nets[k], batch);
-        table->rig.learner.deterministic.on = true; // the arithmetic is not timed
-        rig_plan(&table->rig);
-        if (!train && !k) make_board(table);
-        make_backend(table, train, k);
+// nets: a name, and a text. Whichever is made first may have the better memory: each sample makes both anew, in turns.
+static void measure_text(struct farm_bench *bench, struct table *table, const char *const nets[2], bool train,
+                         double seconds) {
+    enum { PAIRS = SAMPLES & ~1 };
+    const uint32_t batch = train ? 1 : 16;
+    work_function *work = train ? train_once : infer_once;
+    double rates[2][PAIRS];
+    for (int s = 0; s < PAIRS; s++) {
+        for (int i = 0; i < 2; i++) {
+            configure(&table->rig, nets[(s + i) % 2], batch);
+            table->rig.learner.deterministic.on = true; // the arithmetic is not timed
+            rig_plan(&table->rig);
+            if (!train && i == 0) make_board(table);
+            make_backend(table, train, (s + i) % 2);
+        }
+        for (int i = 0; i < 4; i++) { // the first two touch the memory
+            const int k = (s / 2 + i) % 2;
+            table->rig.backend = table->backends[k];
+            table->policy = table->policies[k];
+            rates[k][s] = measure_rate(work, table, batch, i < 2 ? 0.01 : seconds / (2 * PAIRS));
+        }
+        free_backends(table, 2);
     }
-    for (int s = -1; s < 2 * SAMPLES; s++) {
-        const int k = s < 0 ? 0 : (s + s / 2) % 2; // each is the first one of every other pair
-        table->rig.backend = table->backends[k];
-        table->policy = table->policies[k];
-        const double rate = measure_rate(train ? train_once : infer_once, table, batch,
-                                         s < 0 ? 0.01 : bench->seconds / (RESULTS * 2 * SAMPLES));
-        if (s >= 0) rates[k][s / 2] = rate;
-    }
-    free_backends(table, 2);
-    farm_bench_add(bench, name, "obs/s", "higher", rates[1], SAMPLES, "the same network by its name", rates[0], SAMPLES,
-                   0.98);
+    farm_bench_add(bench, train ? "text_train" : "text_infer_16", "obs/s", "higher", rates[1], PAIRS,
+                   "the same network by its name", rates[0], PAIRS, 0.98);
 }
 
 int main(int argc, char **argv) {
@@ -287,20 +292,30 @@ int main(int argc, char **argv) {
                                         "rate of a bare matrix product."};
     static struct table table;
     struct reference reference;
+    const char *nets[] = {"nature", NULL};
+    const struct farm_cli_flag flags[] = {
+        {"net", FARM_CLI_STRING, &nets[1], "TEXT", "measures only this network, beside the one of --named"},
+        {"named", FARM_CLI_STRING, &nets[0], "NAME", "the same network"}};
+    bench.flags = flags;
+    bench.flag_count = 2;
     farm_bench_start(&bench, argc, argv, 10);
     must_hold(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
     open_lanes(&table.rig);
     make_reference(&reference);
-    measure_network(&bench, &table, &reference, "train_shallow", "shallow", true, 1);
-    measure_network(&bench, &table, &reference, "train_nature", "nature", true, 1);
-    measure_network(&bench, &table, &reference, "train_deep", "deep", true, 1);
-    measure_network(&bench, &table, &reference, "train_shallow_lstm", "shallow_lstm", true, 1);
-    measure_network(&bench, &table, &reference, "infer_shallow_lstm_16", "shallow_lstm", false, 16);
-    measure_network(&bench, &table, &reference, "infer_shallow_16", "shallow", false, 16);
-    measure_network(&bench, &table, &reference, "infer_shallow_64", "shallow", false, 64);
-    measure_network(&bench, &table, &reference, "infer_nature_16", "nature", false, 16);
-    measure_network(&bench, &table, &reference, "infer_nature_64", "nature", false, 64);
-    measure_text(&bench, &table, "text_train", true, 1);
-    measure_text(&bench, &table, "text_infer_16", false, 16);
+    const bool alone = nets[1] != NULL;
+    if (!alone) {
+        nets[1] = "conv 32@8x8/4, conv 64@4x4/2, conv 64@3x3/1 relu, dense 512";
+        measure_network(&bench, &table, &reference, "train_shallow", "shallow", true, 1);
+        measure_network(&bench, &table, &reference, "train_nature", "nature", true, 1);
+        measure_network(&bench, &table, &reference, "train_deep", "deep", true, 1);
+        measure_network(&bench, &table, &reference, "train_shallow_lstm", "shallow_lstm", true, 1);
+        measure_network(&bench, &table, &reference, "infer_shallow_lstm_16", "shallow_lstm", false, 16);
+        measure_network(&bench, &table, &reference, "infer_shallow_16", "shallow", false, 16);
+        measure_network(&bench, &table, &reference, "infer_shallow_64", "shallow", false, 64);
+        measure_network(&bench, &table, &reference, "infer_nature_16", "nature", false, 16);
+        measure_network(&bench, &table, &reference, "infer_nature_64", "nature", false, 64);
+    }
+    for (int train = 1; train >= 0; train--)
+        measure_text(&bench, &table, nets, train, bench.seconds / (alone ? 2 : RESULTS));
     return farm_bench_finish(&bench);
 }
