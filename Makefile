@@ -57,9 +57,9 @@ TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_minimal)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
-file_flags   = $(if $(filter $(UNPROTECTED),$1),-fno-stack-protector )$(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool% src/intake/validator% src/view/consumer%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), $(FUSED))
+file_flags   = $(if $(filter $(UNPROTECTED),$1),-fno-stack-protector )$(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool% src/kernels/cpu/norm% src/intake/validator% src/view/consumer%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), $(FUSED))
 # Plain loops that the compiler turns into vectors.
-LOOPS := -O3
+LOOPS := -O3 -fno-trapping-math
 # Sums of products in one rounding, if the CPU has that.
 FUSED := -ffp-contract=fast
 

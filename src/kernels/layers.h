@@ -1,6 +1,6 @@
 // What layers compute besides products: activations and their slopes, maxima under a kernel and their gradients, in f32
-// or bf16. For the CUDA kernels (for maxima their parts, several channels a thread) and their tests; the learner's
-// CPU backend has oneDNN and kernels/maxpool.h. Pictures are NHWC. Pure arithmetic.
+// or bf16. For the CUDA kernels (for maxima their parts, several channels a thread), their tests and kernels/norm.h;
+// the learner's CPU backend has oneDNN and kernels/maxpool.h too. Pictures are NHWC. Pure arithmetic.
 #ifndef FARM_KERNELS_LAYERS_H
 #define FARM_KERNELS_LAYERS_H
 
@@ -12,19 +12,39 @@
 
 #include "kernels/bf16.h"
 #include "kernels/device.h"
+#include "kernels/lstm.h"
 
-enum farm_slope { FARM_SLOPE_ONE, FARM_SLOPE_RELU, FARM_SLOPE_TANH };
+// ELU is e^x - 1 below 0 (Clevert et al. 2016); SiLU is x sigmoid(x) (Elfwing et al. 2018).
+enum farm_activation {
+    FARM_ACTIVATION_RELU,
+    FARM_ACTIVATION_TANH,
+    FARM_ACTIVATION_NONE,
+    FARM_ACTIVATION_ELU,
+    FARM_ACTIVATION_SILU
+};
 
-// The activation of x. ReLU keeps NaN.
-static inline FARM_HD float farm_slope_apply(enum farm_slope kind, float x) {
-    if (kind == FARM_SLOPE_RELU) return x < 0 ? 0 : x;
-    return kind == FARM_SLOPE_TANH ? tanhf(x) : x;
+// The activation of x. NaN stays NaN. e^x - 1 = 2 t / (1 - t) with t = tanh(x / 2), without loss of digits near 0.
+static inline FARM_HD float farm_slope_apply(enum farm_activation kind, float x) {
+    if (kind == FARM_ACTIVATION_RELU) return x < 0 ? 0 : x;
+    if (kind == FARM_ACTIVATION_TANH) return farm_lstm_tanh(x);
+    if (kind == FARM_ACTIVATION_SILU) return x * farm_lstm_sigmoid(x);
+    if (kind == FARM_ACTIVATION_NONE || x > 0) return x;
+    const float t = farm_lstm_tanh(x / 2);
+    return 2 * t / (1 - t);
 }
 
-// The gradient by the sum before an activation whose result is y; dy is the gradient by y.
-static inline FARM_HD float farm_slope_gradient(enum farm_slope kind, float y, float dy) {
-    if (kind == FARM_SLOPE_RELU) return y > 0 ? dy : 0;
-    return kind == FARM_SLOPE_TANH ? dy * (1 - y * y) : dy;
+// Its derivative at x.
+static inline FARM_HD float farm_slope_at(enum farm_activation kind, float x) {
+    if (kind == FARM_ACTIVATION_RELU || kind == FARM_ACTIVATION_NONE) return kind == FARM_ACTIVATION_NONE || x > 0;
+    if (kind == FARM_ACTIVATION_ELU) return x > 0 ? 1 : farm_lstm_exp(x);
+    const float y = kind == FARM_ACTIVATION_TANH ? farm_lstm_tanh(x) : farm_lstm_sigmoid(x);
+    return kind == FARM_ACTIVATION_TANH ? 1 - y * y : y * (1 + x * (1 - y));
+}
+
+// The gradient by the sum before ReLU, tanh or none, whose result is y; dy is the gradient by y.
+static inline FARM_HD float farm_slope_gradient(enum farm_activation kind, float y, float dy) {
+    if (kind == FARM_ACTIVATION_RELU) return y > 0 ? dy : 0;
+    return kind == FARM_ACTIVATION_TANH ? dy * (1 - y * y) : dy;
 }
 
 // A maximum under a square kernel, of pixels inside the picture. Every window must hold a pixel.

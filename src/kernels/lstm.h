@@ -17,12 +17,13 @@ struct farm_lstm_gates {
     float i, f, g, o;
 };
 
-// e^x within 1.2e-7 of itself for x in [-87, 88], which others are clipped to. x = n log 2 + r, |r| <= log 2 / 2; the
+// e^x within 1.2e-7 of itself for x in [-80, 80], which others are clipped to: a denormal product, even of an element
+// that is then not selected, would take as long as hundreds of others. x = n log 2 + r, |r| <= log 2 / 2; the
 // polynomial is that of Cephes (Moshier 1992, expf).
 static inline FARM_HD float farm_lstm_exp(float x) {
     const float round = 12582912; // 1.5 * 2^23: a sum with it has the nearest whole number in its lowest bits
-    x = x < -87 ? -87 : x;
-    x = x > 88 ? 88 : x;
+    x = x < -80 ? -80 : x;
+    x = x > 80 ? 80 : x;
     const float shifted = x * 1.44269504f + round, n = shifted - round, r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f * r + 1.3981999507e-3f, scale;
     p = p * r + 8.3334519073e-3f;

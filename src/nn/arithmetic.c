@@ -100,8 +100,6 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
                                        struct farm_error *err) {
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_form form = arithmetic->forms[i];
-        if (net->ops[i].kind == FARM_NET_OP_NORM || net->ops[i].kind == FARM_NET_OP_ACTIVATION)
-            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec.text, i);
         if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
         if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
             return farm_fail(err, FARM_E_UNSUPPORTED,
@@ -114,11 +112,6 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
                              i - 1);
     }
     if (net->io.frame_channels == 0) return FARM_OK;
-    if (net->ops[0].kind != FARM_NET_OP_CONV || net->ops[0].activation == FARM_ACTIVATION_TANH)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "network %s: the first layer over frames must be a convolution with "
-                         "ReLU or without activation",
-                         net->spec.text);
     struct farm_arithmetic copy = *arithmetic;
     if (arithmetic->path < 0 || arithmetic->path >= FARM_CONV_U8_PATHS ||
         !farm_arithmetic_set_path(net, (int)arithmetic->path, &copy))

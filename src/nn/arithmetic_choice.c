@@ -130,7 +130,7 @@ static const char *kernel_name(const struct farm_net *net, const struct farm_ari
 static bool is_own(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
     const enum farm_net_op_kind kind = net->ops[i].kind;
     return (i == 0 && net->io.frame_channels > 0) || is_winograd(net, a, i) ||
-           (kind != FARM_NET_OP_CONV && kind != FARM_NET_OP_DENSE && kind != FARM_NET_OP_RELU);
+           (kind != FARM_NET_OP_CONV && kind != FARM_NET_OP_DENSE);
 }
 
 static void list_kernels(const struct farm_net *net, const struct farm_arithmetic *a, char text[FARM_ARITHMETIC_TEXT]) {

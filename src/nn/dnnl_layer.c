@@ -20,10 +20,6 @@ farm_dnnl_md farm_dnnl_rows_md(struct farm_dnnl *dnnl, struct farm_shape shape, 
     return farm_dnnl_md_make(dnnl, picture ? 4 : 2, dims, type, tag);
 }
 
-static bool has_weights(const struct farm_layer_config *config) {
-    return config->op.weight >= 0;
-}
-
 // One output's weights have the shape of one input row (dense) or of the input under the kernel (convolution).
 static farm_dnnl_md weights_md(struct farm_dnnl *dnnl, const struct farm_layer_config *config, dnnl_data_type_t type,
                                dnnl_format_tag_t layout) {
@@ -50,19 +46,15 @@ static struct descs descs_of(struct farm_dnnl *dnnl, const struct farm_layer_con
     };
 }
 
-// One pass. DATA of FARM_NET_OP_RELU adds diff_out to diff_in.
+// One pass.
 static struct farm_dnnl_pd pass_of(const struct farm_layer_config *config, const struct descs *d, int pass,
                                    farm_dnnl_md weights) {
     const struct farm_net_op *op = &config->op;
-    const bool forward = pass == FORWARD, relu = op->kind == FARM_NET_OP_RELU;
+    const bool forward = pass == FORWARD;
     struct farm_dnnl_pd p = {
-        .kind = op->kind == FARM_NET_OP_CONV    ? FARM_DNNL_CONV
-                : op->kind == FARM_NET_OP_DENSE ? FARM_DNNL_PRODUCT
-                : forward                       ? FARM_DNNL_ELTWISE
-                                                : FARM_DNNL_ADD,
+        .kind = op->kind == FARM_NET_OP_CONV ? FARM_DNNL_CONV : FARM_DNNL_PRODUCT,
         .pass = (enum farm_dnnl_pass)pass,
-        .prop = config->training || relu ? dnnl_forward_training : dnnl_forward_inference,
-        .alg = dnnl_eltwise_relu,
+        .prop = config->training ? dnnl_forward_training : dnnl_forward_inference,
         .in = pass == DATA ? d->diff_in : d->in,
         .out = forward ? d->out : d->diff_out,
         .weights = weights,
@@ -72,8 +64,8 @@ static struct farm_dnnl_pd pass_of(const struct farm_layer_config *config, const
         .after = {op->pad_after[0], op->pad_after[1]},
         .accumulate = forward && op->skip >= 0,
     };
-    if (forward && has_weights(config) && op->activation == FARM_ACTIVATION_RELU) p.then = dnnl_eltwise_relu;
-    if (forward && has_weights(config) && op->activation == FARM_ACTIVATION_TANH) p.then = dnnl_eltwise_tanh;
+    if (forward && op->activation == FARM_ACTIVATION_RELU) p.then = dnnl_eltwise_relu;
+    if (forward && op->activation == FARM_ACTIVATION_TANH) p.then = dnnl_eltwise_tanh;
     return p;
 }
 
@@ -85,13 +77,12 @@ static void drop_pds(dnnl_primitive_desc_t pds[PASSES]) {
 // The primitive descriptors of a layer; those of passes that are not needed become NULL.
 static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_layer_config *config, const struct descs *d,
                               const farm_dnnl_md weights[PASSES], dnnl_primitive_desc_t pds[PASSES]) {
-    const bool wanted[PASSES] = {true, config->training && config->data_gradient,
-                                 config->training && has_weights(config)};
+    const bool wanted[PASSES] = {true, config->training && config->data_gradient, config->training};
     dnnl_status_t status = dnnl_success;
     memset(pds, 0, PASSES * sizeof *pds);
     for (int pass = 0; pass < PASSES && status == dnnl_success; pass++) {
         struct farm_dnnl_pd p = pass_of(config, d, pass, weights[pass]);
-        if (has_weights(config) && pass != FORWARD) p.forward = pds[FORWARD];
+        if (pass != FORWARD) p.forward = pds[FORWARD];
         if (wanted[pass]) status = farm_dnnl_pd_make(dnnl, &p, &pds[pass]);
     }
     if (status != dnnl_success) drop_pds(pds);
@@ -99,9 +90,8 @@ static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_layer_co
 }
 
 static const char *kind_name(const struct farm_layer_config *config) {
-    static const char *const names[][2] = {[FARM_NET_OP_CONV] = {"convolution", "bf16 convolution"},
-                                           [FARM_NET_OP_DENSE] = {"product", "bf16 product"},
-                                           [FARM_NET_OP_RELU] = {"ReLU", "bf16 ReLU"}};
+    static const char *const names[][2] = {
+        [FARM_NET_OP_CONV] = {"convolution", "bf16 convolution"}, [FARM_NET_OP_DENSE] = {"product", "bf16 product"}};
     return names[config->op.kind][config->type == dnnl_bf16];
 }
 
@@ -131,7 +121,7 @@ static enum farm_status choose_layouts(struct farm_op_layer *op, struct farm_err
     dnnl_primitive_desc_t pds[PASSES];
     const dnnl_status_t status = make_pds(dnnl, config, &d, wanted, pds);
     if (status != dnnl_success) return farm_dnnl_fail(err, kind_name(config), status);
-    for (int pass = 0; pass < PASSES && has_weights(config); pass++) {
+    for (int pass = 0; pass < PASSES; pass++) {
         const dnnl_query_t query = pass == WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
         layer->weights_md[pass] = pds[pass] != NULL
                                       ? farm_dnnl_md_copy(dnnl, dnnl_primitive_desc_query_md(pds[pass], query, 0))
@@ -140,7 +130,6 @@ static enum farm_status choose_layouts(struct farm_op_layer *op, struct farm_err
             layer->weights_md[FORWARD] = weights_md(dnnl, config, config->type, config->layout);
     }
     drop_pds(pds);
-    if (!has_weights(config)) return FARM_OK;
     layer->flat_md = weights_md(dnnl, config, dnnl_f32, dnnl_abcd);
     for (int pass = 0; pass < PASSES; pass++)
         if (!layer->weights_md[pass] || !layer->flat_md)
@@ -183,46 +172,16 @@ static enum farm_status make_packing(struct farm_op_layer *op, struct farm_error
 
 // ---- operations ----
 
-static enum farm_status make_tanh(struct farm_op_layer *layer, int batch, struct farm_dnnl_op *out,
-                                  struct farm_error *err) {
-    const struct farm_layer_config *config = &layer->config;
-    const farm_dnnl_md md = farm_dnnl_rows_md(layer->dnnl, config->op.out, batch, config->type, config->layout);
-    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, md, layer->rows.out},
-                                                 {DNNL_ARG_DIFF_DST, md, layer->rows.diff_out},
-                                                 {DNNL_ARG_DIFF_SRC, md, layer->rows.diff_out}};
-    struct farm_dnnl_pd p = {.kind = FARM_DNNL_ELTWISE,
-                             .prop = dnnl_forward_training,
-                             .alg = dnnl_eltwise_tanh_use_dst_for_bwd,
-                             .in = md,
-                             .out = md};
-    dnnl_primitive_desc_t forward = NULL, backward = NULL;
-    if (!config->training || config->op.activation != FARM_ACTIVATION_TANH) return FARM_OK;
-    dnnl_status_t status = farm_dnnl_pd_make(layer->dnnl, &p, &forward);
-    p.pass = FARM_DNNL_DATA;
-    p.forward = forward;
-    if (status == dnnl_success) status = farm_dnnl_pd_make(layer->dnnl, &p, &backward);
-    if (forward != NULL) dnnl_primitive_desc_destroy(forward);
-    if (status != dnnl_success) return farm_dnnl_fail(err, "tanh", status);
-    return farm_dnnl_op_make(layer->dnnl, backward, "tanh", bindings, 3, out, err);
-}
-
 // What a pass reads and writes; returns how many arguments.
 static int bind_pass(const struct farm_op_layer *op, int pass, const struct descs *d,
                      struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
     const struct farm_dnnl_layer *layer = op->own;
     const struct farm_layer_rows *rows = &op->rows;
     int count = 0;
-    if (pass == DATA && op->config.op.kind == FARM_NET_OP_RELU) { // diff_in += diff_out
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_0, d->diff_in, rows->diff_in};
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_1, d->diff_out, rows->diff_out};
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, d->diff_in, rows->diff_in};
-        return count;
-    }
     if (pass == FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, d->out, rows->out};
     if (pass != FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_DST, d->diff_out, rows->diff_out};
     if (pass == DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_SRC, d->diff_in, rows->diff_in};
     if (pass != DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC, d->in, rows->in};
-    if (!has_weights(&op->config)) return count;
     const bool gradient = pass == WEIGHTS;
     out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
                                               layer->weights_md[pass], layer->weights[pass]};
@@ -240,7 +199,7 @@ static enum farm_status make_rung(struct farm_op_layer *op, int batch, struct fa
     dnnl_primitive_desc_t pds[PASSES];
     const dnnl_status_t made = make_pds(op->dnnl, &op->config, &d, layer->weights_md, pds);
     if (made != dnnl_success) return farm_dnnl_fail(err, name, made);
-    enum farm_status status = make_tanh(op, batch, &rung->tanh, err);
+    enum farm_status status = FARM_OK;
     for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
         struct farm_dnnl_binding bindings[FARM_DNNL_BINDINGS_MAX];
         const int count = bind_pass(op, pass, &d, bindings);
@@ -258,10 +217,10 @@ static enum farm_status make(struct farm_op_layer *op, struct farm_error *err) {
     struct farm_dnnl_layer *layer = op->own;
     enum farm_status status = choose_layouts(op, err);
     if (status != FARM_OK) return status;
-    if (has_weights(&op->config)) allocate(op);
+    allocate(op);
     layer->rungs = farm_dnnl_keep(op->dnnl, (size_t)op->ladder->count * sizeof *layer->rungs);
     if (op->dnnl->lacking) return FARM_OK;
-    if (has_weights(&op->config)) status = make_packing(op, err);
+    status = make_packing(op, err);
     for (int r = 0; r < op->ladder->count && status == FARM_OK; r++)
         status = make_rung(op, op->ladder->rows[r], &layer->rungs[r], err);
     return status;
@@ -271,7 +230,6 @@ static enum farm_status make(struct farm_op_layer *op, struct farm_error *err) {
 static void load(struct farm_op_layer *op, const float *params) {
     struct farm_dnnl_layer *layer = op->own;
     const float *weights = params + op->config.weight_offset;
-    if (!has_weights(&op->config)) return;
     memcpy(layer->bias, params + op->config.bias_offset, (size_t)op->config.op.out.channels * sizeof(float));
     for (int pass = FORWARD; pass <= DATA; pass++) {
         for (int r = 0; r < op->ladder->count && layer->weights[pass] == NULL; r++)
@@ -313,8 +271,7 @@ void farm_dnnl_layer_add_gradient(struct farm_op_layer *op, const struct farm_op
 
 static void backward(struct farm_op_layer *op, const struct farm_op_call *call) {
     struct farm_dnnl_layer *layer = op->own;
-    farm_dnnl_op_run(op->dnnl, &layer->rungs[call->rung].tanh);
-    if (has_weights(&op->config)) farm_dnnl_layer_add_gradient(op, call);
+    farm_dnnl_layer_add_gradient(op, call);
     farm_dnnl_op_run(op->dnnl, &layer->rungs[call->rung].pass[DATA]);
 }
 

@@ -69,8 +69,6 @@ void farm_dnnl_mds_drop(struct farm_dnnl *dnnl); // by farm_dnnl_close
 enum farm_dnnl_kind {
     FARM_DNNL_CONV,
     FARM_DNNL_PRODUCT,
-    FARM_DNNL_ELTWISE,
-    FARM_DNNL_ADD, // out added to in
     FARM_DNNL_COPY // changes type and layout
 };
 
@@ -86,7 +84,6 @@ struct farm_dnnl_pd {
     enum farm_dnnl_kind kind;
     enum farm_dnnl_pass pass;
     dnnl_prop_kind_t prop; // the FORWARD pass's
-    dnnl_alg_kind_t alg;   // of ELTWISE
     farm_dnnl_md in, out;
     farm_dnnl_md weights, bias;          // of CONV and PRODUCT
     dnnl_dims_t strides, before, after;  // of CONV; padding before and after

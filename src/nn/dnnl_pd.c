@@ -33,8 +33,6 @@ static void drop_md(own_md md) {
 union op_desc {
     dnnl_convolution_desc_t conv;
     dnnl_inner_product_desc_t product;
-    dnnl_eltwise_desc_t eltwise;
-    dnnl_binary_desc_t binary;
 };
 
 static dnnl_status_t describe(const struct farm_dnnl_pd *p, union op_desc *desc) {
@@ -55,12 +53,6 @@ static dnnl_status_t describe(const struct farm_dnnl_pd *p, union op_desc *desc)
         if (p->pass == FARM_DNNL_DATA)
             return dnnl_inner_product_backward_data_desc_init(&desc->product, p->in, p->weights, p->out);
         return dnnl_inner_product_backward_weights_desc_init(&desc->product, p->in, p->weights, p->bias, p->out);
-    case FARM_DNNL_ELTWISE:
-        if (p->pass == FARM_DNNL_FORWARD)
-            return dnnl_eltwise_forward_desc_init(&desc->eltwise, p->prop, p->alg, p->in, 0.0f, 0.0f);
-        return dnnl_eltwise_backward_desc_init(&desc->eltwise, p->alg, p->in, p->out, 0.0f, 0.0f);
-    case FARM_DNNL_ADD:
-        return dnnl_binary_desc_init(&desc->binary, dnnl_binary_add, p->in, p->out, p->in);
     case FARM_DNNL_COPY:
         break; // has no description
     }
@@ -126,14 +118,6 @@ static dnnl_status_t create(dnnl_engine_t engine, const struct farm_dnnl_pd *p, 
                                                                           p->forward, attr);
         return dnnl_inner_product_backward_weights_primitive_desc_create(pd, engine, p->in, p->weights, p->bias, p->out,
                                                                          p->forward, attr);
-    case FARM_DNNL_ELTWISE:
-        if (p->pass == FARM_DNNL_FORWARD)
-            return dnnl_eltwise_forward_primitive_desc_create(pd, engine, p->prop, p->alg, p->in, p->out, 0.0f, 0.0f,
-                                                              attr);
-        return dnnl_eltwise_backward_primitive_desc_create(pd, engine, p->alg, p->in, p->in, p->out, 0.0f, 0.0f,
-                                                           p->forward, attr);
-    case FARM_DNNL_ADD:
-        return dnnl_binary_primitive_desc_create(pd, engine, dnnl_binary_add, p->in, p->out, p->in, attr);
     case FARM_DNNL_COPY:
         break; // as in 2.x
     }
@@ -186,10 +170,9 @@ static dnnl_status_t set_attr(dnnl_primitive_attr_t attr, dnnl_post_ops_t ops, c
 }
 
 dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const struct farm_dnnl_pd *p, dnnl_primitive_desc_t *pd) {
-    const bool weighs = p->kind == FARM_DNNL_CONV || p->kind == FARM_DNNL_PRODUCT;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;
-    if (!p->in || !p->out || (weighs && (!p->weights || !p->bias))) return dnnl_out_of_memory;
+    if (!p->in || !p->out || (p->kind != FARM_DNNL_COPY && (!p->weights || !p->bias))) return dnnl_out_of_memory;
     dnnl_status_t status = dnnl_primitive_attr_create(&attr);
     if (status == dnnl_success) status = dnnl_post_ops_create(&ops);
     if (status == dnnl_success) status = set_attr(attr, ops, p);

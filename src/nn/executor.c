@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "kernels/bf16.h"
+#include "kernels/norm.h"
 #include "kernels/random.h"
 #include "nn/inputs.h"
 #include "nn/layer.h"
@@ -52,8 +53,10 @@ static void use_one_thread(void) {
 // The kind of layer that computes op i.
 static const struct farm_op_methods *methods_of(const struct farm_executor *ex, int i) {
     static const struct farm_op_methods *const methods[] = {
-        [FARM_NET_OP_CONV] = &farm_op_dnnl, [FARM_NET_OP_DENSE] = &farm_op_dnnl, [FARM_NET_OP_POOL] = &farm_op_pool,
-        [FARM_NET_OP_RELU] = &farm_op_dnnl, [FARM_NET_OP_JOIN] = &farm_op_join,  [FARM_NET_OP_LSTM] = &farm_op_lstm,
+        [FARM_NET_OP_CONV] = &farm_op_dnnl, [FARM_NET_OP_DENSE] = &farm_op_dnnl,
+        [FARM_NET_OP_POOL] = &farm_op_pool, [FARM_NET_OP_RELU] = &farm_op_norm,
+        [FARM_NET_OP_JOIN] = &farm_op_join, [FARM_NET_OP_LSTM] = &farm_op_lstm,
+        [FARM_NET_OP_NORM] = &farm_op_norm, [FARM_NET_OP_ACTIVATION] = &farm_op_norm,
     };
     const struct farm_net_op *op = &ex->net.ops[i];
     const struct farm_form form = ex->arithmetic.forms[i];
@@ -359,22 +362,6 @@ static void join_heads(const struct farm_executor *ex, const float *dlogits, con
     farm_pad_rows(heads->rows.diff_out, farm_dnnl_row_bytes(heads->config.op.out, heads->config.type), call);
 }
 
-// The gradient through a layer's ReLU, in place: zero where the output is not positive, whose bits, taken as a whole
-// number, are not either. Buffers are whole vectors.
-static void relu_backward(const struct farm_op_layer *layer, int padded) {
-    typedef int16_t halves __attribute__((vector_size(16)));
-    typedef int32_t wholes __attribute__((vector_size(16)));
-    const struct farm_layer_config *config = &layer->config;
-    const size_t bytes = (size_t)padded * farm_dnnl_row_bytes(config->op.out, config->type);
-    const void *out = layer->rows.out;
-    void *diff = layer->rows.diff_out;
-    for (size_t v = 0; v * sizeof(halves) < bytes; v++)
-        if (config->type == dnnl_bf16)
-            ((halves *)diff)[v] &= ((const halves *)out)[v] > 0;
-        else
-            ((wholes *)diff)[v] &= ((const wholes *)out)[v] > 0;
-}
-
 void farm_executor_clear(struct farm_executor *ex, float *grads) {
     size_t from = 0;
     for (int i = 0; i < ex->layer_count; i++) {
@@ -401,7 +388,12 @@ void farm_executor_backward(struct farm_executor *ex, struct farm_sequence seque
     join_heads(ex, dlogits, dvalue, &call);
     for (int i = ex->layer_count - 1; i >= 0; i--) {
         struct farm_op_layer *layer = &ex->layers[i];
-        if (layer->config.op.activation == FARM_ACTIVATION_RELU) relu_backward(layer, call.padded);
+        const struct farm_layer_config *config = &layer->config;
+        if (config->op.activation != FARM_ACTIVATION_NONE &&
+            (config->op.kind == FARM_NET_OP_CONV || config->op.kind == FARM_NET_OP_DENSE))
+            farm_norm_loops()->slope(config->op.activation, config->type == dnnl_bf16, layer->rows.out,
+                                     layer->rows.diff_out, layer->rows.diff_out,
+                                     (size_t)call.padded * farm_shape_count(config->op.out));
         layer->methods->backward(layer, &call);
         cast(ex, i, call.rung, true);
         add_time(ex, i, &last);

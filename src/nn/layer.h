@@ -71,14 +71,16 @@ struct farm_op_methods {
     void (*load)(struct farm_op_layer *layer, const float *params); // all; NULL: no parameters
     // Writes `padded` rows of out, or from `rows` on zeros.
     void (*forward)(struct farm_op_layer *layer, const struct farm_op_call *call);
-    // From diff_out, the gradient before a ReLU, to diff_in, if there is one, and grads. The same padding.
+    // From diff_out, the gradient before an activation of CONV or DENSE, to diff_in, if there is one, and grads. The
+    // same padding.
     void (*backward)(struct farm_op_layer *layer, const struct farm_op_call *call);
 };
 
-extern const struct farm_op_methods farm_op_dnnl;     // dnnl_layer.c: CONV, DENSE, RELU
+extern const struct farm_op_methods farm_op_dnnl;     // dnnl_layer.c: CONV, DENSE
 extern const struct farm_op_methods farm_op_frames;   // a CONV over u8 frames (kernels/conv_u8.h)
 extern const struct farm_op_methods farm_op_join;     // join.h
 extern const struct farm_op_methods farm_op_lstm;     // kernels/lstm.h
+extern const struct farm_op_methods farm_op_norm;     // kernels/norm.h: NORM, RELU, ACTIVATION
 extern const struct farm_op_methods farm_op_pool;     // kernels/maxpool.h
 extern const struct farm_op_methods farm_op_winograd; // a CONV whose form says so (kernels/winograd.h)
 
@@ -106,7 +108,6 @@ static inline void farm_pad_rows(void *rows, size_t row_bytes, const struct farm
 
 // The operations for one batch size; those that are not needed are empty.
 struct farm_dnnl_rung {
-    struct farm_dnnl_op tanh; // before DATA and WEIGHTS: diff_out becomes the gradient before the tanh
     struct farm_dnnl_op pass[FARM_DNNL_PASSES];
     const void *weights; // where FORWARD reads them, if it has packed ones; its bias lies in the same block
 };

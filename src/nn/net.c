@@ -151,10 +151,6 @@ static void append_dense(struct farm_net *net, int i) {
     append_weights(net, op, i, "");
 }
 
-static void append_norm(struct farm_net *net, int i) {
-    append_weights(net, append_op(net, FARM_NET_OP_NORM, net->spec.layers[i].activation), i, "");
-}
-
 // Gives the last op's activation to an op of its own if executors do not fuse it.
 static void append_activation(struct farm_net *net) {
     struct farm_net_op *op = &net->ops[net->op_count - 1];
@@ -225,7 +221,7 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
         append_dense(net, i);
         break;
     case FARM_LAYER_NORM:
-        append_norm(net, i);
+        append_weights(net, append_op(net, FARM_NET_OP_NORM, layer->activation), i, "");
         break;
     }
     append_activation(net);
@@ -311,7 +307,10 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
         const enum farm_status made = append_layer(net, i, err);
         if (made != FARM_OK) return made;
     }
-    if (has_frames(&net->io) && net->io.flat > 0) append_join(net);
+    const bool joins = has_frames(&net->io) && net->io.flat > 0;
+    if (joins && next_in(net).height > 0)
+        return REFUSE(net, spec->layer_count - 1, err, "it must be a vector, beside a flat input: end with `dense`");
+    if (joins) append_join(net);
     for (int layer = 0; layer < net->io.lstm_layers; layer++) append_lstm(net, layer);
     append_heads(net);
     append_statistics(net);
@@ -495,11 +494,9 @@ void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t 
                              stream);
         }
     }
-    for (int i = 0; i < net->op_count; i++) {
-        if (net->ops[i].kind != FARM_NET_OP_NORM) continue;
-        const struct farm_tensor *weight = &net->tensors[net->ops[i].weight];
-        for (size_t k = 0; k < weight->count; k++) params[weight->offset + k] = 1;
-    }
+    for (const struct farm_net_op *op = net->ops; op < heads; op++)
+        for (int c = 0; op->kind == FARM_NET_OP_NORM && c < op->out.channels; c++)
+            params[net->tensors[op->weight].offset + (size_t)c] = 1;
     float *bias = params + net->tensors[heads->bias].offset + net->io.actions;
     for (int i = 1; i <= net->io.biased_outputs; i++) bias[-i] = net->io.bias_start;
     if (net->normalise >= 0) {

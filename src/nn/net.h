@@ -27,15 +27,6 @@ enum farm_layer_kind {
     FARM_LAYER_NORM,      // layer normalisation, then the activation; out 0
 };
 
-// ELU is x, below 0 e^x - 1; SiLU is x sigmoid(x).
-enum farm_activation {
-    FARM_ACTIVATION_RELU,
-    FARM_ACTIVATION_TANH,
-    FARM_ACTIVATION_NONE,
-    FARM_ACTIVATION_ELU,
-    FARM_ACTIVATION_SILU
-};
-
 struct farm_layer {
     enum farm_layer_kind kind;
     int out;    // channels (conv, residual) or units (dense)

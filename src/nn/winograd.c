@@ -26,7 +26,7 @@ static struct farm_winograd_shape shape_of(const struct farm_net_op *op, int blo
 
 bool farm_winograd_has(const struct farm_net_op *op, int block) {
     const struct farm_winograd_shape shape = shape_of(op, block);
-    return op->kind == FARM_NET_OP_CONV && op->activation != FARM_ACTIVATION_TANH && farm_winograd_runs(&shape);
+    return op->kind == FARM_NET_OP_CONV && farm_winograd_runs(&shape);
 }
 
 static enum farm_status make(struct farm_op_layer *layer, struct farm_error *err) {

@@ -213,12 +213,13 @@ static double numbers_error(const struct numbers *n, const float *expected) {
     for (size_t i = 0; i < n->count; i++) got[i] = farm_number_at(bytes, n->type == FARM_CUDA_BF16, i);
     return error_of(got, expected, n->count);
 }
-// tanhf differs by one unit in the last place, and 1 - y * y is fused: both may round differently in bf16.
-static double slope_bound(enum farm_cuda_type type, enum farm_slope kind) {
-    return kind != FARM_SLOPE_TANH ? 0 : type == FARM_CUDA_BF16 ? 1e-3 : 1e-6;
+// Products and sums are fused on the device: they may round differently in bf16.
+static double slope_bound(enum farm_cuda_type type, enum farm_activation kind) {
+    const bool exact = kind == FARM_ACTIVATION_NONE || kind == FARM_ACTIVATION_RELU;
+    return exact ? 0 : type == FARM_CUDA_BF16 ? 1e-3 : 1e-6;
 }
 
-static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
+static void test_activate(enum farm_cuda_type type, enum farm_activation kind, size_t rows, int channels) {
     const struct memory_scope scope;
     const size_t count = rows * (size_t)channels;
     struct numbers in = numbers_random(type, count), out = numbers_make(type, count, NULL);
@@ -228,7 +229,7 @@ static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t
         plain[i] = as_type(type, farm_slope_apply(kind, in.host[i]));
         biased[i] = as_type(type, farm_slope_apply(kind, in.host[i] + bias.host[i % (size_t)channels]));
     }
-    FARM(farm_cuda_activate(NULL, kind, type, in.device, out.device, count, err));
+    FARM(farm_cuda_activate(NULL, kind, type, in.device, NULL, out.device, count, err));
     FARM(farm_cuda_bias_activate(NULL, kind, type, bias.device, in.device, rows, channels, err));
     CUDA(cudaDeviceSynchronize());
     const double error = numbers_error(&out, plain), biased_error = numbers_error(&in, biased);
@@ -238,7 +239,7 @@ static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t
           channels, type_name(type), error, biased_error, bound);
 }
 
-static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
+static void test_slope_gradient(enum farm_cuda_type type, enum farm_activation kind, size_t rows, int channels) {
     const struct memory_scope scope;
     const size_t count = rows * (size_t)channels;
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count);
@@ -270,6 +271,52 @@ static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, 
           "gradient of activation %d and bias, %zu rows of %d channels, %s: off by %.1e (bound %.0e), sums by %.1e "
           "(bound 1e-5)",
           (int)kind, rows, channels, type_name(type), error, bound, sum_error);
+}
+
+// Beside sums in double, from and to numbers of the type.
+static void test_norm(enum farm_cuda_type type, enum farm_activation kind, size_t rows, int channels) {
+    const struct memory_scope scope;
+    const size_t width = (size_t)channels, count = rows * width;
+    const struct numbers x = numbers_random(type, count), dy = numbers_random(type, count),
+                         weight = numbers_random(type, width), bias = numbers_random(type, width),
+                         y = numbers_make(type, count, NULL), dx = numbers_make(type, count, NULL),
+                         addend = numbers_make(type, count, dy.host);
+    float *expected = host_array<float>(count), *dx_of = host_array<float>(count), *dz = host_array<float>(count),
+          *dzn = host_array<float>(count);
+    double *n = host_array<double>(width), *dn = host_array<double>(width);
+    for (size_t at = 0; at < count; at += width) {
+        double mean = 0, variance = 0, dn_mean = 0, products = 0;
+        for (size_t c = 0; c < width; c++) mean += (double)x.host[at + c] / channels;
+        for (size_t c = 0; c < width; c++) variance += pow((double)x.host[at + c] - mean, 2) / channels;
+        const double inverse = 1 / sqrt(variance + 1e-5);
+        for (size_t c = 0; c < width; c++) {
+            n[c] = ((double)x.host[at + c] - mean) * inverse;
+            const float z = (float)(weight.host[c] * n[c] + bias.host[c]), d = dy.host[at + c] * farm_slope_at(kind, z);
+            expected[at + c] = as_type(type, farm_slope_apply(kind, z));
+            dz[at + c] = as_type(type, d);
+            dzn[at + c] = as_type(type, (float)(d * n[c]));
+            dn[c] = (double)d * weight.host[c];
+            dn_mean += dn[c] / channels;
+            products += dn[c] * n[c] / channels;
+        }
+        for (size_t c = 0; c < width; c++)
+            dx_of[at + c] = as_type(type, (float)(inverse * (dn[c] - dn_mean - n[c] * products)));
+    }
+    const struct farm_cuda_norm norm = {kind,          type,        rows,     channels,      x.device,
+                                        weight.device, bias.device, y.device, addend.device, dx.device};
+    struct farm_cuda_norm once = norm;
+    once.dy = once.dx = NULL;
+    FARM(farm_cuda_norm(NULL, &once, err));
+    CUDA(cudaDeviceSynchronize());
+    const double error = numbers_error(&y, expected);
+    FARM(farm_cuda_norm(NULL, &norm, err));
+    CUDA(cudaDeviceSynchronize());
+    const double bound = type == FARM_CUDA_BF16 ? 1e-2 : 1e-5, dx_error = channels == 1 ? 0 : numbers_error(&dx, dx_of),
+                 weights_error = numbers_error(&y, dzn), biases_error = numbers_error(&addend, dz);
+    check(error < bound && dx_error < bound && weights_error < bound && biases_error < bound,
+          "normalisation of %zu rows of %d channels, activation %d, %s: off by %.1e, the gradients by %.1e, %.1e, %.1e "
+          "(bound %.0e)",
+          rows, channels, (int)kind, type_name(type), error, dx_error, weights_error, biases_error, bound);
 }
 
 // Few different values, so maxima occur more than once.
@@ -388,7 +435,8 @@ static void test_convs(void) {
           "a picture that is too wide: %s", err.message);
 }
 
-// Kernels over single numbers: ReLU's gradient added, and bf16 rounded and added, or f32 scaled and masked.
+// Kernels over single numbers: activations' gradients, ReLU's added, and bf16 rounded and added, or f32 scaled and
+// masked.
 static void test_elements(enum farm_cuda_type type, size_t count) {
     const struct memory_scope scope;
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count), sum = numbers_random(type, count);
@@ -397,12 +445,23 @@ static void test_elements(enum farm_cuda_type type, size_t count) {
     float *expected = host_array<float>(count), *mask = host_array<float>(count);
     for (size_t i = 0; i < count; i++) {
         mask[i] = i % 3 > 0;
-        expected[i] = as_type(type, sum.host[i] + farm_slope_gradient(FARM_SLOPE_RELU, y.host[i], dy.host[i]));
+        expected[i] = as_type(type, sum.host[i] + farm_slope_gradient(FARM_ACTIVATION_RELU, y.host[i], dy.host[i]));
         rounded.host[i] = as_type(FARM_CUDA_BF16, x.host[i]);
         total.host[i] += rounded.host[i];
         x.host[i] *= 0.37f * mask[i];
     }
-    FARM(farm_cuda_relu_gradient_add(NULL, type, y.device, dy.device, sum.device, count, err));
+    FARM(farm_cuda_activate(NULL, FARM_ACTIVATION_RELU, type, y.device, dy.device, sum.device, count, err));
+    for (int k = FARM_ACTIVATION_TANH; k <= FARM_ACTIVATION_SILU; k++) {
+        const enum farm_activation kind = (enum farm_activation)k;
+        const struct numbers dx = numbers_make(type, count, NULL);
+        float *slopes = host_array<float>(count);
+        for (size_t i = 0; i < count; i++) slopes[i] = as_type(type, farm_slope_at(kind, y.host[i]) * dy.host[i]);
+        FARM(farm_cuda_activate(NULL, kind, type, y.device, dy.device, dx.device, count, err));
+        CUDA(cudaDeviceSynchronize());
+        const double error = numbers_error(&dx, slopes), bound = slope_bound(type, kind);
+        check(error <= bound, "gradient of activation %d, %zu numbers, %s: off by %.1e (bound %.0e)", k, count,
+              type_name(type), error, bound);
+    }
     if (type == FARM_CUDA_BF16) {
         FARM(farm_cuda_round(NULL, (const float *)x.device, (uint16_t *)rounded.device, count, err));
         FARM(farm_cuda_add_bf16(NULL, (const uint16_t *)rounded.device, (float *)total.device, count, err));
@@ -567,10 +626,11 @@ static void test_layers(enum farm_cuda_type type) {
     for (size_t r : rows)
         for (int c : channels) {
             if (r * (size_t)c > (few ? 100000 : 2000000)) continue;
-            for (int kind = FARM_SLOPE_ONE; kind <= FARM_SLOPE_TANH; kind++) {
-                test_activate(type, (enum farm_slope)kind, r, c);
-                test_slope_gradient(type, (enum farm_slope)kind, r, c);
+            for (int kind = FARM_ACTIVATION_RELU; kind <= FARM_ACTIVATION_SILU; kind++) {
+                test_activate(type, (enum farm_activation)kind, r, c);
+                if (kind <= FARM_ACTIVATION_NONE) test_slope_gradient(type, (enum farm_activation)kind, r, c);
             }
+            test_norm(type, (enum farm_activation)(c % 5), r, c);
         }
     const size_t counts[] = {0, 1, 3, 8, 1023, 4096, 70001};
     for (size_t count : counts) test_elements(type, count);

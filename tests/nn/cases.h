@@ -56,12 +56,12 @@ static const struct net_case {
 enum { ON_CUDA = 2, ODD = sizeof cases / sizeof *cases, CASES };
 
 // What no known network has: odd numbers of channels, dense layers with ReLU and without activation, a dense layer that
-// reads a pool, a ReLU between residual blocks.
+// reads a pool, a ReLU between residual blocks, normalisations, activations after convolutions.
 static const struct farm_net_spec odd_net = {
     .text = "odd",
-    .layer_count = 7,
-    .layers = {CONV(CONV, 5, 3, 2, NONE), CONV(RESIDUAL, 5, 3, 0, NONE), CONV(RESIDUAL, 5, 3, 0, RELU),
-               CONV(CONV_SAME, 7, 3, 1, NONE), CONV(POOL, 0, 2, 2, NONE), DENSE(11, NONE), DENSE(9, RELU)},
+    .layer_count = 9,
+    .layers = {CONV(CONV, 5, 3, 2, TANH), NORM(NONE), CONV(RESIDUAL, 5, 3, 0, NONE), CONV(RESIDUAL, 5, 3, 0, RELU),
+               CONV(CONV_SAME, 7, 3, 1, ELU), CONV(POOL, 0, 2, 2, NONE), DENSE(11, NONE), NORM(SILU), DENSE(9, RELU)},
 };
 static const struct farm_net_io odd_io = {.frame_channels = 2, .height = 19, .width = 22, .stack = 3, .actions = 4};
 

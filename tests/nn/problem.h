@@ -18,6 +18,8 @@
     }
 #define DENSE(out_, activation_)                                                                                       \
     { .kind = FARM_LAYER_DENSE, .out = out_, .activation = FARM_ACTIVATION_##activation_ }
+#define NORM(activation_)                                                                                              \
+    { .kind = FARM_LAYER_NORM, .activation = FARM_ACTIVATION_##activation_ }
 
 // An answer's parts: logits, values, and the gradient of each tensor.
 enum { PARTS_MAX = 2 + FARM_TENSORS_MAX };

@@ -102,7 +102,7 @@ static void pack_weights(struct plain *n) {
     for (size_t i = 0; i < net->parameter_count; i++) n->weights[i] = (double)n->p->params[i];
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
-        if (op->weight < 0 || n->arithmetic[i] == EXACT) continue;
+        if (op->weight < 0 || op->kind == FARM_NET_OP_NORM || n->arithmetic[i] == EXACT) continue;
         const float scale = i == 0 && net->io.flat == 0 ? 1.0f / 255 : 1; // the executor divides weights, not pixels
         const size_t first = net->tensors[op->weight].offset, taps = taps_of(net, op);
         for (size_t k = 0; k < (size_t)op->out.channels * taps; k += taps) {
@@ -123,7 +123,17 @@ static double slope_of(enum farm_activation activation, double result) {
 
 static double activate(enum farm_activation activation, double sum) {
     if (activation == FARM_ACTIVATION_RELU) return fmax(sum, 0);
+    if (activation == FARM_ACTIVATION_ELU) return sum > 0 ? sum : expm1(sum);
+    if (activation == FARM_ACTIVATION_SILU) return sum / (1 + exp(-sum));
     return activation == FARM_ACTIVATION_TANH ? tanh(sum) : sum;
+}
+
+// The derivative at `sum`.
+static double slope_at(enum farm_activation activation, double sum) {
+    const double sigmoid = 1 / (1 + exp(-sum));
+    if (activation == FARM_ACTIVATION_ELU) return sum > 0 ? 1 : exp(sum);
+    if (activation == FARM_ACTIVATION_SILU) return sigmoid * (1 + sum * (1 - sigmoid));
+    return slope_of(activation, activate(activation, sum));
 }
 
 // Where the kernel's element (i, j) of output (y, x) lies in channel c of the input; -1: in the padding.
@@ -154,6 +164,38 @@ static double plain_sum(const struct farm_net_op *op, const struct picture *in, 
     return sum;
 }
 
+// NORM and ACTIVATION, which round only what they read and store.
+static void plain_norm(struct plain *n, int index, const struct picture *in, const struct picture *out, bool backward) {
+    const struct farm_net_op *op = &n->p->net.ops[index];
+    const bool norm = op->kind == FARM_NET_OP_NORM;
+    const size_t channels = (size_t)in->channels, positions = in->count / channels;
+    const size_t weight = norm ? n->p->net.tensors[op->weight].offset : 0, bias = weight + channels;
+    for (size_t first = 0; first < positions; first++) {
+        double mean = 0, square = 0, dn_mean = 0, product_mean = 0;
+        for (size_t i = first; i < in->count && norm; i += positions) mean += in->data[i] / (double)channels;
+        for (size_t i = first; i < in->count; i += positions) square += pow(in->data[i] - mean, 2) / (double)channels;
+        const double inverse = norm ? 1 / sqrt(square + 1e-5) : 1;
+        for (size_t i = first, c = 0; i < in->count; i += positions, c++) {
+            const double number = (in->data[i] - mean) * inverse;
+            const double z = norm ? n->weights[weight + c] * number + n->weights[bias + c] : number;
+            if (!backward) {
+                out->data[i] = activate(op->activation, z);
+                continue;
+            }
+            out->diff[i] *= slope_at(op->activation, z);
+            if (!norm) continue;
+            n->grads[weight + c] += out->diff[i] * number;
+            n->grads[bias + c] += out->diff[i];
+            out->diff[i] *= n->weights[weight + c];
+            dn_mean += out->diff[i] / (double)channels;
+            product_mean += out->diff[i] * number / (double)channels;
+        }
+        for (size_t i = first; i < in->count && backward; i += positions)
+            in->diff[i] += inverse * (out->diff[i] - dn_mean - (in->data[i] - mean) * inverse * product_mean);
+    }
+    store(n, backward ? index : index + 1, backward ? in->diff : out->data, in->count);
+}
+
 // Where output `at`, (y, x) of channel c, of a pool or a ReLU comes from: the first maximum under the kernel.
 static long plain_source(const struct farm_net_op *op, const struct picture *in, int c, int y, int x, size_t at) {
     long most = op->kind == FARM_NET_OP_RELU ? (long)at : -1;
@@ -171,6 +213,10 @@ static void plain_op(struct plain *n, int index, const struct picture *in, const
     const struct farm_net *net = &n->p->net;
     const struct farm_net_op *op = &net->ops[index];
     const size_t positions = (size_t)out->height * (size_t)out->width;
+    if (op->kind == FARM_NET_OP_NORM || op->kind == FARM_NET_OP_ACTIVATION) {
+        plain_norm(n, index, in, out, backward);
+        return;
+    }
     for (size_t at = 0; at < out->count && backward; at++)
         out->diff[at] *= slope_of(op->activation, out->data[at]); // the gradient before the activation
     if (backward) store(n, index + 1, out->diff, out->count);
@@ -291,8 +337,15 @@ static const struct vector_case {
                  POOLED, RESIDUAL(8, RELU), DENSE(24, RELU)}},
      {.frame_channels = 1, .height = 21, .width = 14, .stack = 3, .actions = 5},
      4},
+    {"tests/vectors/nn_norm.bin",
+     {.text = "norm",
+      .layer_count = 10,
+      .layers = {CONV(CONV, 16, 3, 2, NONE), NORM(NONE), RESIDUAL(16, SILU), CONV(CONV, 16, 2, 1, ELU),
+                 CONV(CONV, 16, 3, 2, TANH), NORM(RELU), DENSE(24, ELU), NORM(TANH), DENSE(19, NONE), NORM(SILU)}},
+     {.frame_channels = 1, .height = 27, .width = 13, .stack = 2, .actions = 5},
+     4},
 };
-enum { GREY, RGB, FLAT, DEEP, VECTOR_CASES };
+enum { GREY, RGB, FLAT, DEEP, NORMALISED, VECTOR_CASES };
 
 static struct problem *problem_read(const struct vector_case *vectors) {
     struct problem *p = problem_new(&vectors->spec, &vectors->io, vectors->batch);
@@ -470,7 +523,7 @@ Test(nn, the_plain_network_and_f32_agree_with_pytorch) {
         with_problem *p = problem_read(&vector_cases[i]);
         const with_answer a = plain_answer(p, all_exact, 0, 0);
         expect_answer(p, a, 1e-6);
-        expect_solved(p, 2e-6);
+        expect_solved(p, i == NORMALISED ? 1e-5 : 2e-6); // its features are alike in all rows: gradients cancel
     }
 }
 

@@ -132,7 +132,8 @@ Test(nn, names_tensors_in_order_without_gaps_as_pytorchs_module_list_does) {
 static const struct farm_net_io tiny = {.frame_channels = 1, .height = 7, .width = 84, .stack = 4, .actions = 6};
 
 Test(nn, refuses_inputs_that_do_not_fit) {
-    struct farm_net_io narrow = tiny, still = tiny, none = tiny, stacked = cartpole, parts = cartpole;
+    struct farm_net_io narrow = tiny, still = tiny, none = tiny, stacked = cartpole, parts = cartpole, both = atari;
+    both.flat = 3;
     narrow.height = 84;
     narrow.width = 19;
     still.stack = none.actions = 0;
@@ -145,6 +146,7 @@ Test(nn, refuses_inputs_that_do_not_fit) {
     expect_refused("shallow", narrow, "network shallow: layer 2 (32@4x4/2): kernel 4 exceeds its input, 20x3");
     expect_refused("shallow", cartpole, "its input is a vector of 4 numbers; use `dense` layers");
     expect_refused("mlp", atari, "the first layer over frames must be `conv`");
+    expect_refused("conv 8@8x8/4 norm", both, "layer 1 (conv 8@8x8/4 norm): it must be a vector, beside a flat input");
     expect_refused("mlp", stacked, "not stacked");
     expect_refused("shallow", none, "at least one action");
     expect_refused("shallow", still, "stack");

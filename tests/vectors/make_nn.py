@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes nn_grey.bin, nn_rgb.bin, nn_flat.bin, nn_deep.bin and nn_joined.bin: small networks computed and differentiated by PyTorch in f64.
+"""Writes nn_grey.bin, nn_rgb.bin, nn_flat.bin, nn_deep.bin, nn_norm.bin and nn_joined.bin: small networks computed and differentiated by PyTorch in f64.
 
 Run in this folder after `pip install torch numpy`. Each file is one array after another, little-endian, in this order: parameters f32
 (tensor by tensor in the order of farm_net_make, PyTorch's layouts), input (u8 frames [batch][stack][channels][height][width],
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# The same tables are in tests/nn/test_executor.c. conv: channels, kernel, stride; same: 3x3, padded, no activation.
+# The same tables are in tests/nn/test_executor.c. conv: channels, kernel, stride, then relu unless it is given; same: 3x3, padded, no activation.
 NETS = {
     "grey": dict(layers=[("conv", 8, 4, 2), ("conv", 16, 3, 1), ("dense", 8, "relu")], frames=(3, 1, 20, 18), actions=5, batch=5),
     "rgb": dict(layers=[("conv", 8, 4, 2), ("dense", 16, "relu")], frames=(2, 3, 14, 16), actions=3, batch=3),
@@ -29,7 +29,11 @@ NETS = {
     # Sizes on the way: 21x14, 11x7, 6x4, 3x2.
     "deep": dict(layers=[("same", 8), ("pool",), ("residual", None), ("residual", None), ("same", 16), ("pool",), ("residual", None),
                          ("same", 8), ("pool",), ("residual", "relu"), ("dense", 24, "relu")], frames=(3, 1, 21, 14), actions=5, batch=4),
-}
+    "norm": dict(layers=[("conv", 16, 3, 2, None), ("norm", None), ("residual", "silu"), ("conv", 16, 2, 1, "elu"), ("conv", 16, 3, 2, "tanh"),
+                         ("norm", "relu"), ("dense", 24, "elu"), ("norm", "tanh"), ("dense", 19, None), ("norm", "silu")],
+                 frames=(2, 1, 27, 13), actions=5, batch=4),
+}  # fmt: skip
+ACTIVATIONS = {"relu": F.relu, "tanh": torch.tanh, "elu": F.elu, "silu": F.silu, None: torch.clone}
 
 
 def bf16(x):
@@ -43,7 +47,7 @@ class Store(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, activation):
-        y = {"relu": F.relu, "tanh": torch.tanh, None: torch.clone}[activation](x)
+        y = ACTIVATIONS[activation](x)
         y = bf16(y) if Store.rough else y
         ctx.slope = {"relu": y > 0, "tanh": 1 - y * y, None: 1}[activation]
         return y
@@ -51,6 +55,18 @@ class Store(torch.autograd.Function):
     @staticmethod
     def backward(ctx, diff):
         return (bf16(bf16(diff) * ctx.slope) if Store.rough else diff * ctx.slope), None
+
+
+def store(x, activation, fused=("relu", None)):
+    """What an op stores; an activation that it does not have by itself reads that and stores its own."""
+    return Store.apply(x, activation) if activation in fused else Store.apply(ACTIVATIONS[activation](Store.apply(x, None)), None)
+
+
+class Norm(nn.LayerNorm):
+    """Of a pixel's channels, or of a vector, then an activation."""
+
+    def forward(self, x, activation):
+        return Store.apply(ACTIVATIONS[activation](super().forward(x.movedim(1, -1)).movedim(-1, 1)), None)
 
 
 class Pool(nn.Module):
@@ -72,7 +88,7 @@ class Residual(nn.Module):
 
     def forward(self, x):
         inner = Store.apply(self.conv0(Store.apply(x, "relu")), "relu")
-        return Store.apply(x + self.conv1(inner), self.activation)
+        return store(x + self.conv1(inner), self.activation)
 
 
 class Net(nn.Module):
@@ -82,7 +98,7 @@ class Net(nn.Module):
         shape = input_shape(spec)
         for kind, *how in self.spec:
             self.layers.append({
-                "conv": lambda: nn.Conv2d(shape[0], *how), "same": lambda: nn.Conv2d(shape[0], how[0], 3, padding=1),
+                "conv": lambda: nn.Conv2d(shape[0], *how[:3]), "norm": lambda: Norm(shape[0]), "same": lambda: nn.Conv2d(shape[0], how[0], 3, padding=1),
                 "pool": Pool, "residual": lambda: Residual(shape[0], *how), "dense": lambda: nn.Linear(int(np.prod(shape)), how[0]),
             }[kind]())  # fmt: skip
             with torch.no_grad():
@@ -93,8 +109,11 @@ class Net(nn.Module):
     def run(layer, kind, how, x):
         if kind in ("pool", "residual"):
             return layer(x)
-        activation = {"conv": "relu", "same": None, "dense": how[-1]}[kind]
-        return Store.apply(layer(x.flatten(1) if kind == "dense" else x), activation)
+        if kind == "norm":
+            return layer(x, *how)
+        if kind == "dense":
+            return store(layer(x.flatten(1)), how[-1], ("relu", "tanh", None))
+        return store(layer(x), None if kind == "same" else how[3] if len(how) > 3 else "relu")
 
     def forward(self, x):
         for layer, (kind, *how) in zip(self.layers, self.spec):

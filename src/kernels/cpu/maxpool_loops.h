@@ -5,29 +5,7 @@
 #include "kernels/cpu/vectors.h"
 #include "kernels/maxpool.h"
 
-typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
-
-static inline __attribute__((always_inline)) floats load(const void *from, bool bf16, size_t at) {
-    floats x;
-    if (bf16) {
-        halves half;
-        memcpy(&half, (const uint16_t *)from + at, sizeof half);
-        return (floats)(__builtin_convertvector(half, wholes) << 16);
-    }
-    memcpy(&x, (const float *)from + at, sizeof x);
-    return x;
-}
-
-static inline __attribute__((always_inline)) void store(void *to, bool bf16, size_t at, floats x) {
-    if (!bf16) {
-        memcpy((float *)to + at, &x, sizeof x);
-        return;
-    }
-    halves half = {0};
-    for (int l = 0; l < LANES; l++) half[l] = farm_bf16(x[l]);
-    memcpy((uint16_t *)to + at, &half, sizeof half);
-}
 
 static inline size_t outputs_of(const struct farm_pool *p) {
     return (size_t)p->channels * (size_t)(p->out_height * p->out_width);

@@ -24,7 +24,7 @@ extern "C" {
 #include "base/status.h"
 #include "kernels/gather.h"
 #include "kernels/head.h"
-#include "kernels/layers.h"
+#include "kernels/norm.h"
 #include "kernels/optimiser.h"
 
 struct CUstream_st; // what cudaStream_t points to
@@ -78,22 +78,24 @@ enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_c
 //
 // Arrays of `type` are 16-byte aligned, except biases. Pictures are NHWC: rows * height * width rows of channels.
 
-// out[i] = activation(in[i]); out may be in.
-enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
-                                    const void *in, void *out, size_t count, struct farm_error *err);
+// out[i] = activation(in[i]); out may be in. With dy, the gradient: dy[i] times the derivative at in[i]. ReLU's is
+// ADDED to out, because another layer reads the numbers too; its `in` may be the result.
+enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_activation kind, enum farm_cuda_type type,
+                                    const void *in, const void *dy, void *out, size_t count, struct farm_error *err);
 
 // x = activation(x + bias), x [rows][channels], bias [channels], both of `type`.
-enum farm_status farm_cuda_bias_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
-                                         const void *bias, void *x, size_t rows, int channels, struct farm_error *err);
+enum farm_status farm_cuda_bias_activate(struct CUstream_st *stream, enum farm_activation kind,
+                                         enum farm_cuda_type type, const void *bias, void *x, size_t rows, int channels,
+                                         struct farm_error *err);
 
 // Backward through activation and bias: dy becomes the gradient of the sums, whose columns are ADDED to bias_gradient,
 // in an order that depends on the sizes alone.
 struct farm_cuda_slope_gradient {
-    enum farm_slope kind;
+    enum farm_activation kind; // RELU, TANH or NONE
     enum farm_cuda_type type;
     size_t rows;
     int channels;
-    const void *y;        // [rows][channels] the activation's output; not read where it is FARM_SLOPE_ONE
+    const void *y;        // [rows][channels] the activation's output; not read where it is FARM_ACTIVATION_NONE
     void *dy;             // [rows][channels] in and out
     float *bias_gradient; // [channels]
     void *scratch;        // farm_cuda_slope_gradient_scratch_bytes, 4-byte aligned, free again when the work is done
@@ -102,9 +104,18 @@ enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const stru
                                           struct farm_error *err);
 size_t farm_cuda_slope_gradient_scratch_bytes(size_t rows, int channels);
 
-// For numbers that a ReLU and another layer read: sum[i] += dy[i] where y[i] > 0.
-enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum farm_cuda_type type, const void *y,
-                                             const void *dy, void *sum, size_t count, struct farm_error *err);
+// Layer normalisation of rows and an activation (kernels/norm.h).
+struct farm_cuda_norm {
+    enum farm_activation activation;
+    enum farm_cuda_type type; // the type of all arrays
+    size_t rows;
+    int channels;
+    const void *x, *weight, *bias; // [rows][channels], [channels], [channels]
+    // [rows][channels] y: out. dy: NULL, or the gradient by y for that by x, dx (NULL: not needed); y and dy then
+    // become numbers whose sums by columns are the gradients of weight and bias.
+    void *y, *dy, *dx;
+};
+enum farm_status farm_cuda_norm(struct CUstream_st *stream, const struct farm_cuda_norm *norm, struct farm_error *err);
 
 // Maxima of `rows` pictures. where: their places [rows][out_height][out_width][channels], 16-byte aligned, or NULL.
 enum farm_status farm_cuda_pool(struct CUstream_st *stream, const struct farm_pool *pool, enum farm_cuda_type type,

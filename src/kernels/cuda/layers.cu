@@ -1,5 +1,6 @@
-// A network's layers besides convolutions and products: activations, gradients of activations and biases, maxima, sums,
-// roundings, the heads, a flat input that joins (kernels/layers.h). Memory-bound: 16 bytes a thread, if rows allow it.
+// A network's layers besides convolutions and products: activations, layer normalisation, gradients of activations and
+// biases, maxima, sums, roundings, the heads, a flat input that joins (kernels/layers.h). Memory-bound: 16 bytes a
+// thread, if rows allow it.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
@@ -29,79 +30,98 @@ template <typename T> static __device__ float next_bias(const T *bias, uint32_t 
     return number;
 }
 
+// The activation, or, with dy, the gradient by `in`; ReLU's is added to `out`.
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-    activate(enum farm_slope kind, const T *in, const T *bias, T *out, size_t count, uint32_t channels) {
+static __device__ float activated(enum farm_activation kind, const T *in, float bias, const T *dy, const T *out) {
+    if (!dy) return farm_slope_apply(kind, load(in) + bias);
+    return (kind == FARM_ACTIVATION_RELU ? load(out) : 0) + farm_slope_at(kind, load(in)) * load(dy);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) activate(enum farm_activation kind, const T *in, const T *bias,
+                                                           const T *dy, T *out, size_t count, uint32_t channels) {
     constexpr int width = widest<T>::width;
+    typedef const pack<T, width> numbers;
     const size_t from = ((size_t)blockIdx.x * THREADS + threadIdx.x) * width;
     if (from >= count) return;
     uint32_t channel = bias ? (uint32_t)(from % channels) : 0;
     if (count - from < width) {
         for (size_t i = from; i < count; i++)
-            store(out + i, farm_slope_apply(kind, load(in + i) + next_bias(bias, channels, &channel)));
+            store(out + i, activated(kind, in + i, next_bias(bias, channels, &channel), dy ? dy + i : NULL, out + i));
         return;
     }
-    pack<T, width> p = *(const pack<T, width> *)(in + from);
+    numbers p = *(numbers *)(in + from), d = dy ? *(numbers *)(dy + from) : p;
+    pack<T, width> y = dy ? *(numbers *)(out + from) : p;
 #pragma unroll
     for (int k = 0; k < width; k++)
-        store(&p.of[k], farm_slope_apply(kind, load(&p.of[k]) + next_bias(bias, channels, &channel)));
-    *(pack<T, width> *)(out + from) = p;
+        store(&y.of[k], activated(kind, &p.of[k], next_bias(bias, channels, &channel), dy ? &d.of[k] : NULL, &y.of[k]));
+    *(pack<T, width> *)(out + from) = y;
 }
 
-static enum farm_status launch_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
-                                        const void *in, const void *bias, void *out, size_t count, int channels,
-                                        struct farm_error *err) {
-    if (count == 0) return FARM_OK;
+static enum farm_status launch_activate(struct CUstream_st *stream, enum farm_activation kind, enum farm_cuda_type type,
+                                        const void *in, const void *bias, const void *dy, void *out, size_t count,
+                                        int channels, struct farm_error *err) {
+    const enum farm_status status = check_aligned("activate", in, dy, out, err);
+    if (status || count == 0) return status;
     const struct farm_cuda_grid grid = {"activate", stream, blocks_of(type, count), THREADS};
     if (type == FARM_CUDA_BF16)
         return farm_cuda_launch(grid, err, activate<uint16_t>, kind, (const uint16_t *)in, (const uint16_t *)bias,
-                                (uint16_t *)out, count, (uint32_t)channels);
-    return farm_cuda_launch(grid, err, activate<float>, kind, (const float *)in, (const float *)bias, (float *)out,
-                            count, (uint32_t)channels);
+                                (const uint16_t *)dy, (uint16_t *)out, count, (uint32_t)channels);
+    return farm_cuda_launch(grid, err, activate<float>, kind, (const float *)in, (const float *)bias, (const float *)dy,
+                            (float *)out, count, (uint32_t)channels);
 }
 
-enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
-                                    const void *in, void *out, size_t count, struct farm_error *err) {
-    const enum farm_status status = check_aligned("activate", in, out, NULL, err);
-    return status ? status : launch_activate(stream, kind, type, in, NULL, out, count, 1, err);
+enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_activation kind, enum farm_cuda_type type,
+                                    const void *in, const void *dy, void *out, size_t count, struct farm_error *err) {
+    return launch_activate(stream, kind, type, in, NULL, dy, out, count, 1, err);
 }
 
-enum farm_status farm_cuda_bias_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
-                                         const void *bias, void *x, size_t rows, int channels, struct farm_error *err) {
-    const enum farm_status status = check_aligned("bias_activate", x, NULL, NULL, err);
-    if (status) return status;
+enum farm_status farm_cuda_bias_activate(struct CUstream_st *stream, enum farm_activation kind,
+                                         enum farm_cuda_type type, const void *bias, void *x, size_t rows, int channels,
+                                         struct farm_error *err) {
     if (channels < 1) return farm_fail(err, FARM_E_INVALID, "bias_activate: %d channels", channels);
-    return launch_activate(stream, kind, type, x, bias, x, rows * (size_t)channels, channels, err);
+    return launch_activate(stream, kind, type, x, bias, NULL, x, rows * (size_t)channels, channels, err);
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) relu_gradient_add(const T *y, const T *dy, T *sum, size_t count) {
-    constexpr int width = widest<T>::width;
-    const size_t from = ((size_t)blockIdx.x * THREADS + threadIdx.x) * width;
-    if (from >= count) return;
-    if (count - from < width) {
-        for (size_t i = from; i < count; i++)
-            store(sum + i, load(sum + i) + farm_slope_gradient(FARM_SLOPE_RELU, load(y + i), load(dy + i)));
-        return;
+// ---- layer normalisation: a warp belongs to a row ----
+
+// The mean of a warp's sums, in all its lanes.
+static __device__ float row_mean(float sum, int channels) {
+    return (float)(__shfl_sync(0xffffffffu, farm_cuda_warp_sum(sum), 0) / channels);
+}
+
+template <typename T> static __global__ void __launch_bounds__(THREADS) norm_rows(const struct farm_cuda_norm g) {
+    const size_t row = (size_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32, at = row * (size_t)g.channels;
+    const int lane = threadIdx.x % 32;
+    if (row >= g.rows) return;
+    const T *x = (const T *)g.x + at, *weight = (const T *)g.weight, *bias = (const T *)g.bias;
+    T *y = (T *)g.y + at, *dy = (T *)g.dy + at;
+    float sum = 0, squares = 0, sum_dn = 0, sum_dnn = 0;
+    for (int c = lane; c < g.channels; c += 32) sum += load(x + c);
+    const float mean = row_mean(sum, g.channels);
+    for (int c = lane; c < g.channels; c += 32) squares += (load(x + c) - mean) * (load(x + c) - mean);
+    const float inverse = 1 / sqrtf(row_mean(squares, g.channels) + FARM_NORM_EPSILON);
+    for (int c = lane; c < g.channels; c += 32) {
+        const float n = (load(x + c) - mean) * inverse, z = load(weight + c) * n + load(bias + c);
+        const float dz = g.dy ? load(dy + c) * farm_slope_at(g.activation, z) : 0, dn = load(weight + c) * dz;
+        store(y + c, g.dy ? dz * n : farm_slope_apply(g.activation, z));
+        if (g.dy) store(dy + c, dz);
+        sum_dn += dn;
+        sum_dnn += dn * n;
     }
-    const pack<T, width> py = *(const pack<T, width> *)(y + from), pdy = *(const pack<T, width> *)(dy + from);
-    pack<T, width> p = *(const pack<T, width> *)(sum + from);
-#pragma unroll
-    for (int k = 0; k < width; k++)
-        store(&p.of[k], load(&p.of[k]) + farm_slope_gradient(FARM_SLOPE_RELU, load(&py.of[k]), load(&pdy.of[k])));
-    *(pack<T, width> *)(sum + from) = p;
+    if (!g.dx) return;
+    const float mean_dn = row_mean(sum_dn, g.channels), mean_dnn = row_mean(sum_dnn, g.channels);
+    for (int c = lane; c < g.channels; c += 32) {
+        const float n = (load(x + c) - mean) * inverse, dn = load(weight + c) * load(dy + c);
+        store((T *)g.dx + at + c, inverse * (dn - mean_dn - n * mean_dnn));
+    }
 }
 
-enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum farm_cuda_type type, const void *y,
-                                             const void *dy, void *sum, size_t count, struct farm_error *err) {
-    const enum farm_status status = check_aligned("relu_gradient_add", y, dy, sum, err);
-    if (status || count == 0) return status;
-    const struct farm_cuda_grid grid = {"relu_gradient_add", stream, blocks_of(type, count), THREADS};
-    if (type == FARM_CUDA_BF16)
-        return farm_cuda_launch(grid, err, relu_gradient_add<uint16_t>, (const uint16_t *)y, (const uint16_t *)dy,
-                                (uint16_t *)sum, count);
-    return farm_cuda_launch(grid, err, relu_gradient_add<float>, (const float *)y, (const float *)dy, (float *)sum,
-                            count);
+enum farm_status farm_cuda_norm(struct CUstream_st *stream, const struct farm_cuda_norm *g, struct farm_error *err) {
+    const struct farm_cuda_grid grid = {"norm_rows", stream, farm_cuda_blocks(g->rows, THREADS / 32), THREADS};
+    if (g->channels < 1) return farm_fail(err, FARM_E_INVALID, "norm: %d channels", g->channels);
+    if (g->rows == 0) return FARM_OK;
+    return farm_cuda_launch(grid, err, g->type == FARM_CUDA_BF16 ? norm_rows<uint16_t> : norm_rows<float>, *g);
 }
 
 // ---- gradients of activation and bias ----
@@ -128,14 +148,14 @@ static __global__ void __launch_bounds__(THREADS)
     float sum[WIDTH] = {};
     for (size_t r = (size_t)blockIdx.x * lanes + lane; active && r < g.rows; r += (size_t)gridDim.x * lanes) {
         numbers dy = ((const numbers *)g.dy)[r * groups + group], y = dy;
-        if (g.kind != FARM_SLOPE_ONE) y = ((const numbers *)g.y)[r * groups + group];
+        if (g.kind != FARM_ACTIVATION_NONE) y = ((const numbers *)g.y)[r * groups + group];
 #pragma unroll
         for (int k = 0; k < WIDTH; k++) {
             const float number = farm_slope_gradient(g.kind, load(&y.of[k]), load(&dy.of[k]));
             sum[k] += number;
             store(&dy.of[k], number);
         }
-        if (g.kind != FARM_SLOPE_ONE) ((numbers *)g.dy)[r * groups + group] = dy;
+        if (g.kind != FARM_ACTIVATION_NONE) ((numbers *)g.dy)[r * groups + group] = dy;
     }
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) sums[threadIdx.x][k] = sum[k];
@@ -188,7 +208,7 @@ enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const stru
     if (g->rows == 0) return FARM_OK;
     if (g->channels < 1) return farm_fail(err, FARM_E_INVALID, "slope_gradient: %d channels", g->channels);
     enum farm_status status =
-        check_aligned("slope_gradient", g->dy, g->kind == FARM_SLOPE_ONE ? NULL : g->y, NULL, err);
+        check_aligned("slope_gradient", g->dy, g->kind == FARM_ACTIVATION_NONE ? NULL : g->y, NULL, err);
     if (status) return status;
     const bool bf16 = g->type == FARM_CUDA_BF16;
     if (bf16 && g->channels % widest<uint16_t>::width == 0)
@@ -418,7 +438,7 @@ static __global__ void __launch_bounds__(THREADS)
     float sum = load(bias + (column - features));
     for (uint32_t k = 0; k < flat; k++)
         sum += load(weight + (size_t)(column - features) * flat + k) * j.numbers[row * flat + k];
-    store(y + i, farm_slope_apply(FARM_SLOPE_RELU, sum));
+    store(y + i, farm_slope_apply(FARM_ACTIVATION_RELU, sum));
 }
 
 template <typename T>
@@ -440,7 +460,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
     float sum = 0;
     for (uint32_t row = lane; lane < lanes && row < j.rows; row += lanes) {
         const size_t at = (size_t)row * width + (uint32_t)j.features + unit;
-        const float gradient = farm_slope_gradient(FARM_SLOPE_RELU, load(y + at), load(dy + at));
+        const float gradient = farm_slope_gradient(FARM_ACTIVATION_RELU, load(y + at), load(dy + at));
         sum += input < flat ? gradient * j.numbers[(size_t)row * flat + input] : gradient;
     }
     sums[threadIdx.x] = sum;

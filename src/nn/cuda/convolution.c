@@ -271,8 +271,8 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
     const enum farm_status status = run_direction(c, FARM_CUDA_CONV_FORWARD, x, weight, add, y, workspace, err);
     if (status != FARM_OK) return status;
     return farm_cuda_bias_activate(
-        stream, relu ? FARM_SLOPE_RELU : FARM_SLOPE_ONE, c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
-        (size_t)c->config.rows * (size_t)op->out.height * (size_t)op->out.width, op->out.channels, err);
+        stream, relu ? FARM_ACTIVATION_RELU : FARM_ACTIVATION_NONE, c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32,
+        bias, y, (size_t)c->config.rows * (size_t)op->out.height * (size_t)op->out.width, op->out.channels, err);
 }
 
 enum farm_status farm_cuda_convolution_data_gradient(struct farm_cuda_convolution *c, cudaStream_t stream,

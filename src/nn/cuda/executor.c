@@ -73,12 +73,6 @@ static size_t size_of(bool bf16) {
     return bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-static enum farm_slope slope_of(const struct farm_net_op *op) {
-    return op->activation == FARM_ACTIVATION_RELU   ? FARM_SLOPE_RELU
-           : op->activation == FARM_ACTIVATION_TANH ? FARM_SLOPE_TANH
-                                                    : FARM_SLOPE_ONE;
-}
-
 // Rows of channels in a batch of `rows`: pixels are rows.
 static size_t pixels_of(struct farm_shape shape, size_t rows) {
     return rows * farm_shape_count(shape) / (size_t)shape.channels;
@@ -201,8 +195,6 @@ static enum farm_status check_net(const struct farm_net *net, struct farm_error 
                 "network %s: op %d is a convolution of %dx%d by %d at stride %d, padded on one side alone, "
                 "which cuDNN lacks; use another network or --device cpu",
                 net->spec.text, i, op->in.height, op->in.width, op->kernel, op->stride);
-        if (op->kind == FARM_NET_OP_NORM || op->kind == FARM_NET_OP_ACTIVATION)
-            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is not implemented yet", net->spec.text, i);
         if (op->kind == FARM_NET_OP_POOL && op->kernel > FARM_POOL_KERNEL_MAX)
             return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is a pool of %d; at most %d is supported",
                              net->spec.text, i, op->kernel, FARM_POOL_KERNEL_MAX);
@@ -473,6 +465,18 @@ static struct farm_cuda_join join_of(const struct call *call, int i) {
     };
 }
 
+// Forward, or, with gradients, backward.
+static enum farm_status run_norm(const struct call *call, int i, void *dy, void *dx, struct farm_error *err) {
+    const struct farm_cuda_executor *ex = call->ex;
+    const struct farm_net_op *op = &ex->net.ops[i];
+    const void *x = out_of(ex, i - 1), *weight = param(call, ex->plan.layout.weight[i]);
+    const void *bias = param(call, ex->plan.layout.bias[i]);
+    const size_t rows = pixels_of(op->out, rows_of(call));
+    const struct farm_cuda_norm norm = {op->activation, type_of(ex), rows, op->out.channels, x, weight, bias,
+                                        out_of(ex, i),  dy,          dx};
+    return farm_cuda_norm(call->stream, &norm, err);
+}
+
 static enum farm_status dense_forward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
@@ -482,7 +486,7 @@ static enum farm_status dense_forward(const struct call *call, int i, struct far
         farm_cuda_product_run(&step->forward, call->stream, param(call, ex->plan.layout.weight[i]), out_of(ex, i - 1),
                               step->fused ? bias : NULL, false, out_of(ex, i), workspace_of(ex), err);
     if (status != FARM_OK || step->fused || gives_f32(ex, i)) return status;
-    return farm_cuda_bias_activate(call->stream, slope_of(op), type_of(ex), bias, out_of(ex, i), rows_of(call),
+    return farm_cuda_bias_activate(call->stream, op->activation, type_of(ex), bias, out_of(ex, i), rows_of(call),
                                    op->out.channels, err);
 }
 
@@ -538,7 +542,8 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
         return farm_cuda_pool(call->stream, &pool, type_of(ex), rows_of(call), out_of(ex, i - 1), out_of(ex, i),
                               maxima_of(ex, i), err);
     case FARM_NET_OP_RELU:
-        return farm_cuda_activate(call->stream, FARM_SLOPE_RELU, type_of(ex), out_of(ex, i - 1), out_of(ex, i),
+    case FARM_NET_OP_ACTIVATION:
+        return farm_cuda_activate(call->stream, op->activation, type_of(ex), out_of(ex, i - 1), NULL, out_of(ex, i),
                                   rows_of(call) * farm_shape_count(op->out), err);
     case FARM_NET_OP_JOIN: {
         const struct farm_cuda_join join = join_of(call, i);
@@ -548,8 +553,7 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
     case FARM_NET_OP_LSTM:
         return lstm_forward(call, i, err);
     case FARM_NET_OP_NORM:
-    case FARM_NET_OP_ACTIVATION:
-        break;
+        return run_norm(call, i, NULL, NULL, err);
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->net.spec.text, i);
 }
@@ -584,18 +588,19 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *ex, struc
 
 // ---- backward ----
 
-// The gradient of the sums of op i, in place, and that of a bias, its own or the LSTM's after it.
-static enum farm_status slope_backward(const struct call *call, int i, size_t bias, struct farm_error *err) {
+// The gradient of the sums of op i from that by its output, in place, and that of a bias, its own or the LSTM's after
+// it. A normalisation's are sums already.
+static enum farm_status slope_backward(const struct call *call, int i, void *dy, size_t bias, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
     const bool heads = i == ex->net.op_count - 1;
     const struct farm_cuda_slope_gradient gradient = {
-        .kind = slope_of(op),
+        .kind = op->kind == FARM_NET_OP_NORM ? FARM_ACTIVATION_NONE : op->activation,
         .type = type_of(ex),
         .rows = pixels_of(op->out, rows_of(call)),
         .channels = heads ? ex->plan.layout.rows[i] : op->out.channels,
         .y = heads ? NULL : out_of(ex, i),
-        .dy = diff_of(ex, i),
+        .dy = dy,
         .bias_gradient = call->gradients + bias,
         .scratch = memory_at(ex, ex->plan.scratch),
     };
@@ -645,7 +650,7 @@ static enum farm_status lstm_backward(const struct call *call, int i, struct far
     if (status == FARM_OK)
         status = farm_cuda_product_run(&products->weight, call->stream, memory_at(ex, ex->plan.before[i].offset),
                                        diff_of(ex, i - 1), NULL, true, call->gradients + weight, workspace_of(ex), err);
-    return status == FARM_OK ? slope_backward(call, i - 1, ex->plan.layout.bias[i], err) : status;
+    return status == FARM_OK ? slope_backward(call, i - 1, diff_of(ex, i - 1), ex->plan.layout.bias[i], err) : status;
 }
 
 static enum farm_status op_backward(const struct call *call, int i, struct farm_error *err) {
@@ -653,7 +658,8 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     const struct farm_net_op *op = &ex->net.ops[i];
     const struct farm_pool pool = farm_net_pool(op);
     const bool separate = op->kind == FARM_NET_OP_CONV || op->kind == FARM_NET_OP_DENSE; // from activation and bias
-    const enum farm_status status = separate ? slope_backward(call, i, ex->plan.layout.bias[i], err) : FARM_OK;
+    enum farm_status status =
+        separate ? slope_backward(call, i, diff_of(ex, i), ex->plan.layout.bias[i], err) : FARM_OK;
     if (status != FARM_OK) return status;
     switch (op->kind) {
     case FARM_NET_OP_CONV:
@@ -663,9 +669,11 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     case FARM_NET_OP_POOL:
         return farm_cuda_pool_gradient(call->stream, &pool, type_of(ex), rows_of(call), diff_of(ex, i),
                                        maxima_of(ex, i), diff_of(ex, i - 1), err);
-    case FARM_NET_OP_RELU: // diff_of(i - 1) already holds the gradient that bypasses the block
-        return farm_cuda_relu_gradient_add(call->stream, type_of(ex), out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
-                                           rows_of(call) * farm_shape_count(op->out), err);
+    case FARM_NET_OP_RELU: // its block has added to the input; diff_of(i - 1) holds the gradient that bypasses it
+    case FARM_NET_OP_ACTIVATION:
+        return farm_cuda_activate(call->stream, op->activation, type_of(ex),
+                                  out_of(ex, op->kind == FARM_NET_OP_RELU ? i : i - 1), diff_of(ex, i),
+                                  diff_of(ex, i - 1), rows_of(call) * farm_shape_count(op->out), err);
     case FARM_NET_OP_JOIN: {
         const struct farm_cuda_join join = join_of(call, i);
         return farm_cuda_join_gradient(call->stream, &join, out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
@@ -674,9 +682,10 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     }
     case FARM_NET_OP_LSTM:
         return lstm_backward(call, i, err);
-    case FARM_NET_OP_NORM:
-    case FARM_NET_OP_ACTIVATION:
-        break;
+    case FARM_NET_OP_NORM: // the gradients of weight and bias are summed last
+        status = run_norm(call, i, diff_of(ex, i), i > 0 ? diff_of(ex, i - 1) : NULL, err);
+        if (!status) status = slope_backward(call, i, out_of(ex, i), ex->plan.layout.weight[i], err);
+        return status ? status : slope_backward(call, i, diff_of(ex, i), ex->plan.layout.bias[i], err);
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->net.spec.text, i);
 }

@@ -13,7 +13,7 @@ static struct farm_shape inputs_of(const struct farm_net *net, const struct farm
     const int *dims = net->tensors[op->weight].dims;
     if (op->kind == FARM_NET_OP_DENSE && op->in.height > 0) return op->in;
     return op->kind == FARM_NET_OP_CONV ? (struct farm_shape){dims[1], dims[2], dims[3]}
-                                        : (struct farm_shape){dims[1], 1, 1};
+                                        : (struct farm_shape){op->kind == FARM_NET_OP_NORM ? 1 : dims[1], 1, 1};
 }
 
 // Rows of its weight, without padding; the heads have one more, the value's.

@@ -306,14 +306,14 @@ void farm_emulator_sync_warp(int line) {
     leave_stack(thread->stack);
 }
 
-double farm_emulator_shuffle_down(double x, unsigned by, int line) {
+double farm_emulator_shuffle_from(double x, unsigned from, int line) {
     struct thread *thread = g.now;
     const unsigned turn = thread->shuffles++ % 2, lane = number_of(thread) % WARP;
     thread->slot[turn] = x;
     farm_emulator_sync_warp(line);
-    if (lane + by >= WARP) return x;
-    if (lane + by >= lanes_of(warp_of(thread))) abort_kernel("a shuffle with a missing lane");
-    return thread[by].slot[turn];
+    if (from >= WARP) return x;
+    if (from >= lanes_of(warp_of(thread))) abort_kernel("a shuffle with a missing lane");
+    return (thread - lane + from)->slot[turn];
 }
 
 // The two bf16 numbers of each word.

@@ -46,7 +46,7 @@ uint8_t *farm_emulator_shared(void);
 bool farm_emulator_is_shared(const void *address, size_t bytes); // within farm_emulator_shared
 void farm_emulator_sync_threads(int line);
 void farm_emulator_sync_warp(int line);
-double farm_emulator_shuffle_down(double x, unsigned by, int line);
+double farm_emulator_shuffle_from(double x, unsigned from, int line); // lane `from`'s x; from >= 32: the own
 void farm_emulator_mma(float d[4], const uint32_t a[4], const uint32_t b[2], int line); // as farm_cuda_mma
 
 // The copy engine. A load happens at the wait for its barrier, a store at the wait for stores: the latest moments that

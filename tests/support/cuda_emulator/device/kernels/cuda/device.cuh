@@ -38,11 +38,12 @@ extern "C" {
 #define gridDim                       farm_emulator_place.grid_size
 #define __syncthreads()               farm_emulator_sync_threads(__LINE__)
 #define __syncwarp()                  farm_emulator_sync_warp(__LINE__)
-#define __shfl_down_sync(mask, x, by) farm_emulator_shuffle(x, (unsigned)(by), __LINE__)
+#define __shfl_down_sync(mask, x, by) farm_emulator_shuffle(x, threadIdx.x % 32 + (unsigned)(by), __LINE__)
+#define __shfl_sync(mask, x, from)    farm_emulator_shuffle(x, (unsigned)(from), __LINE__)
 
-template <typename T> static inline T farm_emulator_shuffle(T x, unsigned by, int line) {
+template <typename T> static inline T farm_emulator_shuffle(T x, unsigned from, int line) {
     static_assert(std::is_floating_point<T>::value || sizeof(T) <= 4, "the emulator shuffles doubles");
-    return (T)farm_emulator_shuffle_down((double)x, by, line);
+    return (T)farm_emulator_shuffle_from((double)x, from, line);
 }
 template <typename T> static inline T __ldcs(const T *address) {
     return *address;
