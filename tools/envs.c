@@ -99,18 +99,19 @@ static void print_verdict(const char *name, const struct verdict *verdict) {
 // Prints the names from `first` on that belong to one family and have one verdict, in columns; not all of a family that
 // only --json lists. Returns how many.
 static size_t print_alike(const struct farm_env_list *list, const struct verdict *verdicts, size_t first) {
-    enum { LINE = 100, SHOWN = 64 };
+    enum { LINE = 100, SHOWN = 24 };
     const char(*names)[FARM_ENV_NAME_BYTES] = (const char(*)[FARM_ENV_NAME_BYTES])list->names + first;
     char family[FARM_ENV_NAME_BYTES + 4];
+    const size_t most = strncmp(names[0], "envpool/", 8) == 0 ? SHOWN : SIZE_MAX;
     size_t count = 0, widest = 0;
     for (; first + count < list->count && same_family(names[0], names[count]) &&
            strcmp(verdicts[first].reason, verdicts[first + count].reason) == 0;
          count++)
-        if (strlen(names[count]) > widest) widest = strlen(names[count]);
+        if (count < most && strlen(names[count]) > widest) widest = strlen(names[count]);
     const size_t columns = widest + 2 < LINE ? LINE / (widest + 2) : 1;
     snprintf(family, sizeof family, "\n%.*s/*", (int)family_of(names[0]), names[0]);
     print_verdict(family, &verdicts[first]);
-    const size_t shown = strncmp(names[0], "envpool/", 8) == 0 && count > SHOWN ? SHOWN : count;
+    const size_t shown = count < most ? count : most;
     for (size_t i = 0; i < shown; i++)
         printf("%-*s%s", (int)widest + 2, names[i], (i + 1) % columns == 0 || i + 1 == shown ? "\n" : "");
     if (shown < count) printf("and %zu more\n", count - shown);

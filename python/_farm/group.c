@@ -321,11 +321,12 @@ static bool write_ends(Group *self, PyObject *const *arrays, int count) {
     int got = 0;
     while (got < count && get_numbers(arrays[got], letters[got], width, &buffers[got])) got++;
     const float *rewards = buffers[0].buf;
-    const bool *terminated = buffers[1].buf, *truncated = buffers[2].buf, *goes_on = buffers[3].buf;
+    const bool *done = buffers[1].buf, *truncated = buffers[2].buf, *over = buffers[3].buf;
     for (uint32_t i = 0; got == count && i < width; i++) {
         const bool starts = self->ended[i];
-        const uint8_t end = terminated[i] ? END_TERMINATED : truncated[i] ? END_TRUNCATED : 0;
-        flags[i] = starts ? FARM_STEP_FIRST : goes_on && goes_on[i] ? end & ~FARM_STEP_GAME_END : end;
+        uint8_t end = done[i] ? END_TERMINATED : truncated[i] && !over ? END_TRUNCATED : 0;
+        if (over && end) end = truncated[i] ? END_TRUNCATED : over[i] ? end : end & ~FARM_STEP_GAME_END;
+        flags[i] = starts ? FARM_STEP_FIRST : end;
         reward[i] = starts ? 0 : rewards[i];
         self->ended[i] = !starts && end;
     }
@@ -475,8 +476,8 @@ static PyMethodDef Group_methods[] = {
     {"restart", FAST(Group_restart),
      "restart(env, seed, reset): an environment's next step is a reset, with `reset` from then on and a seed or None"},
     {"write", FAST(Group_write),
-     "write(observations, rewards, terminated, truncated[, goes_on]): publishes the step of a vector environment with "
-     "NEXT_STEP resets: f32 rewards, bool ends; goes_on: an end is not its game's"},
+     "write(observations, rewards, terminated, truncated[, over]): publishes the step of a vector environment with "
+     "NEXT_STEP resets: f32 rewards, bool ends; over: whether games have ended, and `terminated` is any end"},
     {NULL, NULL, 0, NULL},
 };
 

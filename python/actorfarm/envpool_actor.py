@@ -108,16 +108,15 @@ class Pool:
         return self._receive()
 
     def _receive(self):
-        """(state, rewards, terminated, truncated, whether the game goes on after this end)"""
+        """As _farm.Group.write takes it: (state, rewards, any end, truncated, whether the game is over)"""
         states, over = self._pool._recv(), self._maker.over
-        done, rewards, truncated = (states[at] for at in self._maker.ends)
-        truncated = done & truncated
-        goes_on = done & ~truncated & (states[over] == 0) if over else done & False
+        rewards, done, truncated = (states[at] for at in self._maker.ends)
+        over = states[over] != 0 if over else done
         if self._film:
             gym_actor.draw(lambda: self._pool.render(0)[0], self._film, FILM_RATE)
-            if done[0] and not goes_on[0]:
+            if done[0] and (over[0] or truncated[0]):
                 self._film.end_game()
-        return states, rewards, done ^ truncated, truncated, goes_on
+        return states, rewards, done, truncated, over
 
 
 class Maker(gym_actor.Maker):
@@ -136,7 +135,7 @@ class Maker(gym_actor.Maker):
         if spec.config.max_num_players > 1:
             raise ValueError(f"a game of {spec.config.max_num_players} players, and a lane's environments have one each")
         at = {key: place for place, key in enumerate(spec._state_keys)}  # of arrays in the pool's state
-        self.ends = [at[key] for key in ("done", "reward", "trunc")]
+        self.ends = [at[key] for key in ("reward", "done", "trunc")]
         self.over = at.get("info:terminated") if getattr(spec.config, "episodic_life", False) else None  # whether an end is the game's
         self.frames = spec.config.frame_skip if self._family in FRAMES else 1
         self.action_space = space = library.transform("action", list(spec.action_array_spec.values())[-1], "act")

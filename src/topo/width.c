@@ -8,7 +8,7 @@ enum { RING_SHARE = 2, STATE_SHARE = 4 };     // a ring may fill 1/2 of its part
 double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs) {
     const uint64_t state_bytes = request->step_bytes * envs, ring_bytes = state_bytes * request->steps;
     const double memory_ns = (double)request->step_bytes / MEMORY_BYTES_PER_NS;
-    double ns = request->step_ns + TURN_NS / envs;
+    double ns = request->step_ns + (TURN_NS + request->turn_ns) / envs;
     if (ring_bytes * RING_SHARE > request->cache_bytes) ns += memory_ns;
     if (state_bytes * STATE_SHARE > request->cache_bytes) ns += memory_ns;
     return ns;

@@ -9,6 +9,7 @@
 
 struct farm_width_request {
     double step_ns;       // one environment's step in the bare loop
+    double turn_ns;       // what a turn costs beyond the context switches
     uint64_t step_bytes;  // written to the ring by a step of one environment
     uint32_t steps;       // C of the ring
     uint32_t lanes;       // the actor's: the result is a multiple of it

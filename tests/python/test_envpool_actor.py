@@ -16,12 +16,8 @@ import lanes
 from lanes import FIRST, GAME_END, LAST, TERMINATED, TRUNCATED
 
 ENDS = LAST | TERMINATED | TRUNCATED | GAME_END
+ASSETS = importlib.util.find_spec("envpool_assets")
 HERE = unittest.skipUnless(importlib.util.find_spec("envpool"), "EnvPool is not installed: it needs Python 3.11")
-
-FILES = (
-    ("Ant-v4", [], "the files of mujoco.gym are missing: .* -m pip install envpool-assets$"),
-    ("gfootball/5_vs_5-v1", [], "the files of gfootball are missing: .* -m pip install envpool-assets$"),
-)
 
 
 @HERE
@@ -98,7 +94,7 @@ class Refusals(unittest.TestCase):
             ("CartPole-v1", ["max_episode_steps=long"], r"must be of the type of 500 \(got 'long'\)"),
             ("CartPole-v1", ["obs_drop=x"], "the observation has no part 'x'; it has obs"),
             ("CartPole-v1", [], "--bad-values reset: .*count and fail are possible", "reset"),
-            *(() if importlib.util.find_spec("envpool_assets") else FILES),
+            *(() if ASSETS else [("Ant-v4", [], "the files of mujoco.gym are missing: .* -m pip install envpool-assets$")]),
         ):
             with self.subTest(name=name, options=options), self.assertRaisesRegex(ValueError, f"^envpool/{name}: .*{said}"):
                 envpool_actor.EnvPool.prepare(name, options, *bad_values or ["count"])

@@ -16,6 +16,7 @@
 #include "topo/width.h"
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40 };
+static const double POOL_TURN_NS = 150e3; // two EnvPools: threads wake, Python has left the caches
 static const double ALE_STEP_NS = 200e3; // typical: every game gets the narrowest lanes, without a start of its program
 static const uint64_t CLEARED_BYTES = 256 << 20; // that a CPU clears in about a second, or in less
 
@@ -188,6 +189,7 @@ static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env
     const bool ale = strncmp(recipe->env, "ale/", 4) == 0;
     struct farm_width_request request = {
         .step_ns = ALE_STEP_NS,
+        .turn_ns = strncmp(recipe->env, "envpool/", 8) == 0 ? POOL_TURN_NS : 0,
         .step_bytes = ale ? 84 * 84 : 0,
         .steps = (uint32_t)recipe->ring_steps,
         .lanes = (uint32_t)recipe->lanes,
