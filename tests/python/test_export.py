@@ -24,11 +24,11 @@ try:
     import onnxruntime
 except ImportError as missing:
     raise unittest.SkipTest(f"exported policies are NOT tested: {missing}") from None
-NET = "conv 8@3x3/2, 12@2x2/1 same none, pool, residual, residual relu, dense 32"
-OPERATORS = set("Add ArgMax Cast Clip Concat Conv Div Equal Flatten Gemm MaxPool Relu Sigmoid Split Tanh Where".split())
+NET = "conv 8@3x3/2 norm silu, 12@2x2/1 same elu, pool, residual, norm, residual tanh, dense 32 silu"
+OPERATORS = set("Add ArgMax Cast Clip Concat Conv Div Elu Equal Flatten Gemm LayerNormalization MaxPool Relu Sigmoid Split Tanh Transpose Where".split())
 CASES = (
     f"native/juggle --net '{NET}' --lstm 8 --lstm-layers 2 --normalise-observations true --stack 2",
-    "native/menu --net 'dense 32 tanh, none, 16'",
+    "native/menu --net 'dense 32 norm elu, none, 16'",
     "mujoco/Swimmer-v5 --net separate --squash true --sigma state --normalise-observations true",
     "mujoco/Pusher-v5 --last-inputs true",
     "native/catch --algo dqn --replay 2000 --replay-start 100",
