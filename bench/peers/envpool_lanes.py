@@ -80,7 +80,8 @@ def comparisons(build):
 
 
 def verify(build):
-    sys.path[:0] = [os.path.join(build, "python"), os.path.join(os.path.dirname(__file__), "..", "..", "tests", "python")]
+    tests = os.path.join(os.path.dirname(__file__), "..", "..", "tests")
+    sys.path[:0] = [os.path.join(build, "python"), os.path.join(tests, "python"), os.path.join(tests, "tools")]
     import envpool_loop
 
     for task, *_ in TASKS.values():

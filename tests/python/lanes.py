@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 from actorfarm import _farm, attach, checkpoint
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
 from running import children, state, wait_until
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
