@@ -100,9 +100,9 @@ struct farm_env_api {
     // game. Plug-ins compiled before it existed have a smaller struct_bytes, and none.
     void (*render)(void *env, uint32_t size[2], uint8_t *rgb);
     // Optional, NULL: none. Replaces step, which may then be NULL: for agents of which some leave before the others.
-    // ends[a], 0 before the call: 0, or what step would return for agent a, which then has left until the next reset:
-    // its actions mean nothing, its rewards and observations are ignored. Returns 0, or, as step, the end of all agents
-    // that have not left with this step; if all have left, the episode is over too. struct_bytes as for render.
+    // ends[a] is 0; what step would return for agent a, if not 0, lets it leave until the next reset: what it does,
+    // gets and sees is ignored. Returns 0, or, as step, the end of the agents that are left. struct_bytes as for
+    // render.
     uint32_t (*step_agents)(void *env, const void *actions, void *const *obs, float *rewards, uint8_t *ends);
 };
 

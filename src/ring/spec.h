@@ -106,9 +106,8 @@ struct farm_down_lane {
     uint64_t pad3[15];
 };
 
-// Whether agent `agent` of an environment's `agents` is played by a frozen policy, with this value of the recipe key
-// `opponents` (0: half, rounded down). If half play, they are the odd ones, as a two-player game's second player; else
-// the last ones.
+// Whether a frozen policy plays an agent of an environment's `agents`, by the recipe key `opponents` (0: half, rounded
+// down): if they are half, the odd ones, as a two-player game's second player; else the last ones.
 static inline bool farm_opponent_plays(uint32_t agents, uint32_t opponents, uint32_t agent) {
     const uint32_t count = opponents ? opponents : agents / 2;
     return count * 2 == agents ? agent % 2 : agent + count >= agents;

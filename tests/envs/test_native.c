@@ -8,6 +8,7 @@
 #include "actor/actor.h"
 #include "base/status.h"
 #include "envs/native/native.h"
+#include "envs/plugin.h"
 
 enum { OBS_BYTES_MAX = 8192, GUARD_BYTES = 64, SIDE = 84, RESET = -1 };
 
@@ -21,6 +22,7 @@ struct player {
     uint8_t memory[OBS_BYTES_MAX];
     float reward;
     uint32_t flags; // the last step's
+    bool left[FARM_AGENTS_MAX];
 };
 
 static const void *field(const struct player *player, int f) {
@@ -37,6 +39,19 @@ static bool observations_equal(const struct player *a, const struct player *b) {
     return equal;
 }
 
+// Agent a makes move `move` + a. The first one's reward.
+static uint32_t step_agents(struct player *player, int32_t move, void *const *obs) {
+    int32_t actions[FARM_AGENTS_MAX];
+    float rewards[FARM_AGENTS_MAX];
+    uint8_t ends[FARM_AGENTS_MAX];
+    for (int32_t a = 0; a < (int32_t)player->spec.agents; a++) actions[a] = (move + a) % 5;
+    const bool over =
+        farm_plugin_step(player->api, player->spec.agents, player->env, actions, obs, rewards, player->left, ends);
+    if (over) memset(player->left, 0, sizeof player->left);
+    player->reward = rewards[0];
+    return over ? FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
+}
+
 // actions: of each dimension; the first RESET starts an episode.
 static void advance_by(struct player *player, const int32_t *actions, int dirt) {
     void *obs[FARM_OBS_FIELDS_MAX];
@@ -46,8 +61,10 @@ static void advance_by(struct player *player, const int32_t *actions, int dirt) 
     player->flags = 0;
     if (actions[0] == RESET)
         player->api->reset(player->env, obs);
-    else
+    else if (player->api->step)
         player->flags = player->api->step(player->env, actions, obs, &player->reward);
+    else
+        player->flags = step_agents(player, actions[0], obs);
     for (uint32_t f = 0; f <= player->spec.obs_count; f++) {
         const size_t guard = f ? player->at[f - 1] + player->bytes[f - 1] : 0;
         for (size_t i = 0; i < GUARD_BYTES; i++)
@@ -78,7 +95,7 @@ static struct player make_player(const char *name, uint64_t seed, const struct f
     player.end = GUARD_BYTES;
     for (uint32_t f = 0; f < player.spec.obs_count; f++) {
         player.at[f] = player.end;
-        player.bytes[f] = farm_field_bytes(&player.spec.obs[f]);
+        player.bytes[f] = farm_field_bytes(&player.spec.obs[f]) * (player.spec.agents ? player.spec.agents : 1);
         player.end += player.bytes[f] + GUARD_BYTES;
     }
     cr_assert_leq(player.end, (size_t)OBS_BYTES_MAX);
@@ -489,5 +506,30 @@ Test(envs, recall_shows_the_cue_once_and_pays_for_it_at_the_question_only) {
     for (int i = 0; i < 20; i++) {
         play_recall(&soon, 1, i % 4);
         play_recall(&many, 10, i % 7);
+    }
+}
+
+// ---- pursuit ----
+
+Test(envs, pursuit_is_won_in_either_seat_by_who_goes_to_the_prey) {
+    for (int seat = 0; seat < 2; seat++) {
+        with_player player = make_player("native/pursuit", 5, NULL);
+        float seen[2][244], rewards[2];
+        void *obs[] = {seen};
+        int wins = 0;
+        for (int game = 0; game < 100; game++) {
+            bool left[2] = {false}, over = false;
+            uint8_t ends[2];
+            for (player.api->reset(player.env, obs); !over;) {
+                int prey = 0;
+                while (seen[seat][prey] == 0) prey++;
+                int32_t actions[2] = {0};
+                actions[seat] = prey / 9 != 4 ? 1 + (prey / 9 > 4) : 3 + (prey % 9 > 4);
+                over = farm_plugin_step(player.api, 2, player.env, actions, obs, rewards, left, ends);
+            }
+            cr_expect_eq(rewards[0], -rewards[1]);
+            wins += rewards[seat] > 0;
+        }
+        cr_expect(wins >= 95, "%d", wins);
     }
 }

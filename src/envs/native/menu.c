@@ -31,14 +31,11 @@ static int menu_spec(const struct farm_env_config *config, struct farm_env_spec 
                      size_t error_bytes) {
     struct menu_env env;
     if (menu_read(config, &env, error, error_bytes)) return -1;
+    const uint32_t items = env.dims == 1 ? sizes[0] : CHOICES;
     *spec = (struct farm_env_spec){
         .obs_count = 2,
         .obs[0] = {.name = "guest", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = GUESTS},
-        .obs[1] = {.name = "action_mask",
-                   .dtype = FARM_U8,
-                   .rank = 1,
-                   .dims = {env.dims == 1 ? sizes[0] : CHOICES},
-                   .choices = 2},
+        .obs[1] = {.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {items}, .choices = 2},
         .action = {.kind = env.dims == 1 ? FARM_ACTION_DISCRETE : FARM_ACTION_MULTI_DISCRETE, .dims = env.dims},
         .frames_per_step = 1,
     };

@@ -7,8 +7,9 @@
 
 #include "base/cli.h"
 
-static const struct farm_env_api *const native_envs[] = {&farm_env_catch, &farm_env_cartpole, &farm_env_breakout,
-                                                         &farm_env_menu,  &farm_env_juggle,   &farm_env_recall};
+static const struct farm_env_api *const native_envs[] = {&farm_env_catch,  &farm_env_cartpole, &farm_env_breakout,
+                                                         &farm_env_menu,   &farm_env_juggle,   &farm_env_recall,
+                                                         &farm_env_pursuit};
 enum { NATIVE_ENVS = sizeof native_envs / sizeof native_envs[0], OPTIONS_MAX = 8 };
 
 const struct farm_env_api *farm_native_env_at(size_t i) {

@@ -14,7 +14,7 @@ const struct farm_env_api *farm_native_env_at(size_t i);
 const struct farm_env_api *farm_native_env_find(const char *name);
 
 extern const struct farm_env_api farm_env_catch, farm_env_cartpole, farm_env_breakout, farm_env_menu, farm_env_juggle,
-    farm_env_recall;
+    farm_env_recall, farm_env_pursuit;
 
 // Random numbers of one environment: draw `counter` of its seed's stream.
 struct farm_native_random {
