@@ -96,7 +96,7 @@ class PettingZoo(unittest.TestCase):
                     lane.answer()
 
     def test_pettingzoos_own_tests_pass(self):
-        for name in ("pettingzoo/mpe2:simple_spread_v3",):
+        for name in ("pettingzoo/mpe2:simple_spread_v3", "native/pursuit"):
             envs = [actorfarm.pettingzoo(name), actorfarm.pettingzoo(name)]
             test.parallel_api_test(envs[0], 100)
             test.parallel_seed_test(envs.pop, 100)  # closes both
