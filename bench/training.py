@@ -69,7 +69,7 @@ class Row(typing.NamedTuple):
 
 COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
 BREAKOUT = "--env native/breakout"
-HALF = "--eval-every 100k --eval-episodes 1 --checkpoints-keep 0"  # keeps the checkpoint that a duel is against
+HALF = "--frames 1M --eval-every 500k --eval-episodes 1 --checkpoints-keep 0"  # keeps the checkpoint that a duel is against
 ONE = "--train-threads 1"  # the return does not depend on it, and runs beside other work do not wait for a second one
 
 
@@ -155,8 +155,8 @@ TABLE = [
     Row("doorkey-lstm", f"--env envpool/MiniGrid-DoorKey-8x8-v0 --algo ppo {ONE}", 3, 0.9),
     Row("vizdoom-d1basic", f"--env envpool/D1Basic-v1 --algo ppo --frames 400k {ONE}", 3, of_envpool, statistics.fmean),
     Row("football-empty-goal", f"--env envpool/gfootball/academy_empty_goal_close-v1 --algo ppo --frames 500k {ONE}", 1, None),
-    Row("pursuit", f"--env native/pursuit --algo ppo --frames 200k {HALF} {ONE}", 3, 0.6, min, 400, True, 100_000),  # 8 of 10 games
-    Row("pursuit-8", f"--env native/pursuit --env.agents 8 --algo ppo --frames 200k {HALF} {ONE}", 1, None, min, 400, True, 100_000),
+    Row("pursuit", f"--env native/pursuit --algo ppo {HALF} {ONE}", 3, 0.6, min, 400, True, 500_000),  # 8 of 10 games
+    Row("pursuit-8", f"--env native/pursuit --env.agents 8 --algo ppo {HALF} {ONE}", 1, None, min, 400, True, 500_000),
     Row("breakout-60s", "--env native/breakout --algo vtrace --seconds 60", 3, 100, statistics.median),  # the README's picture
 ]
 
