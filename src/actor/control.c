@@ -62,6 +62,7 @@ static enum farm_status remake(struct farm_group *group, uint32_t e, uint64_t se
     group->call->env = e;
     group->call->call = FARM_CALL_CREATE;
     enum farm_status status = farm_plugin_spec(group->api, one.options, one.option_count, &spec, err);
+    spec.agents -= group->config->opponents;
     if (!status && memcmp(&spec, group->spec, sizeof spec) != 0)
         status = farm_fail(err, FARM_E_INVALID, "its numbers change the shape of observations or actions");
     if (!status) status = farm_plugin_create(group->api, &one, &env, err);
@@ -77,12 +78,11 @@ static enum farm_status remake(struct farm_group *group, uint32_t e, uint64_t se
 enum farm_status farm_control_obey(struct farm_group *group, const struct farm_lane *lane, struct farm_error *err) {
     const struct farm_actor_config *config = group->config;
     const uint64_t n = farm_lane_actor_next(lane);
-    const uint32_t count = group->ring->number_count;
+    const uint32_t count = group->ring->number_count, rows = group->width / group->env_count; // rows: an environment's
     enum farm_status status = FARM_OK;
     for (uint32_t e = 0; e < group->env_count && !status; e++) {
         const uint64_t *words = NULL;
-        for (uint32_t row = e * group->agents; row < (e + 1) * group->agents && !words; row++)
-            words = farm_lane_reset(lane, n, row);
+        for (uint32_t row = e * rows; row < (e + 1) * rows && !words; row++) words = farm_lane_reset(lane, n, row);
         if (!words) continue;
         bool changes = words[FARM_CONTROL_DO] & FARM_CONTROL_RESEED;
         const uint64_t own_seed = farm_seed_derive(~config->seed, config->actor * FARM_LANES_MAX + group->lane, e, n);

@@ -574,6 +574,7 @@ static void meet_crowd(enum farm_bad_values bad_values, bool same, uint32_t oppo
     crowd_spec(NULL, &ring.env, NULL, 0);
     ring.env.agents -= opponents;
     farm_ring_spec_answers(&ring);
+    if (opponents) farm_ring_spec_control(&ring);
     fixture.ring = views_of(ring);
     fixture.config =
         (struct farm_actor_config){.api = &crowd_api, .seed = 1, .bad_values = bad_values, .opponents = opponents};
@@ -638,6 +639,12 @@ Test(group, several_agents_write_within_their_observations_and_may_have_opponent
             }
             farm_lane_actor_publish(lane);
         }
+        struct farm_lane *answers = &fixture.ring.learner.lanes[1]; // a consumer resets the second environment
+        *(uint64_t *)farm_lane_answer_at(answers, answers->control, 4, 2) = FARM_CONTROL_RESET | FARM_CONTROL_RESEED;
+        cr_assert_eq(step_group(&actions[0]), FARM_OK, "%s", err.message);
+        cr_expect(flags_of(0) == 22 && flags_of(2) == 1 && flags_of(3) == 1 && farm_lane_flags(lane, 5)[1] == 1);
+        cr_expect_eq(crowd.made, 3u);
+        farm_lane_actor_publish(lane);
         crowd.past = 1 + past * 15;
         cr_expect_eq(step_group(&actions[0]), FARM_E_INVALID);
         expect_message(

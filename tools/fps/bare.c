@@ -54,8 +54,9 @@ static void run_loop(const struct farm_actor_config *config, uint32_t width, int
     farm_bare_close(&bare);
 }
 
-static void exec_python(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
-    const struct farm_env_argument arguments[] = {{"--width", .number = workers->plan->width},
+static void exec_python(const struct farm_run_workers *workers, uint32_t actor, uint32_t width, int command,
+                        int answer) {
+    const struct farm_env_argument arguments[] = {{"--width", .number = width},
                                                   {"--seed", .number = workers->actors[actor].config.seed + actor},
                                                   {"--command-fd", .number = (uint64_t)command},
                                                   {"--answer-fd", .number = (uint64_t)answer}};
@@ -74,6 +75,7 @@ static void exec_python(const struct farm_run_workers *workers, uint32_t actor, 
 static _Noreturn void run_child(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
     struct farm_error err;
     const struct farm_run_actor *beside = &workers->actors[actor];
+    const uint32_t own = workers->plan->width, others = own / workers->plan->env.spec.agents * beside->config.opponents;
     sigset_t nothing;
     sigemptyset(&nothing);
     setpgid(0, 0); // out of Ctrl-C's reach, with the environments' own processes
@@ -85,10 +87,10 @@ static _Noreturn void run_child(const struct farm_run_workers *workers, uint32_t
         _exit(1);
     }
     if (workers->plan->env.kind == FARM_ENV_PYTHON) {
-        exec_python(workers, actor, command, answer);
+        exec_python(workers, actor, own + others, command, answer);
         _exit(1);
     }
-    run_loop(&beside->config, workers->plan->width, command, answer);
+    run_loop(&beside->config, own + others, command, answer);
     _exit(0);
 }
 
@@ -98,6 +100,7 @@ enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uin
                                      struct farm_error *err) {
     int commands[2], answers[2];
     const pid_t parent = getpid();
+    const double learn = workers->plan->env.spec.agents;
     if (pipe2(commands, O_CLOEXEC)) return farm_fail_errno(err, FARM_E_LIMIT, "cannot start a bare loop");
     if (pipe2(answers, O_CLOEXEC)) {
         close(commands[0]);
@@ -117,6 +120,7 @@ enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uin
     *bare = (struct farm_fps_bare){.pid = pid,
                                    .command = commands[1],
                                    .answer = answers[0],
+                                   .share = learn / (learn + workers->actors[actor].config.opponents),
                                    .hang_s = workers->plan->recipe.hang_seconds,
                                    .start_s = workers->plan->width * workers->plan->recipe.start_seconds};
     farm_death_watch(&bare->deaths, "");
@@ -154,8 +158,9 @@ static enum farm_status read_result(const struct farm_fps_bare *bare, double tur
                              (int)bare->pid, late_s, flag);
         struct pollfd readable = {.fd = bare->answer, .events = POLLIN};
         if (poll(&readable, 1, POLL_MS) != 1) continue;
-        if (read_all(bare->answer, result, sizeof *result)) return FARM_OK;
-        return fail_ended(bare, err);
+        if (!read_all(bare->answer, result, sizeof *result)) return fail_ended(bare, err);
+        result->steps = (uint64_t)((double)result->steps * bare->share);
+        return FARM_OK;
     }
     return farm_fail(err, FARM_E_DEAD, "stopped");
 }

@@ -13,6 +13,7 @@
 struct farm_fps_bare {
     pid_t pid;
     int command, answer;            // descriptors; -1: none
+    double share;                   // the part of its steps by agents that learn
     double start_s;                 // limit of making its environments and of their first resets
     double hang_s;                  // a turn that takes so much longer than told has failed; 0: no limit
     struct farm_death_watch deaths; // since its start
