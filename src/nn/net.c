@@ -13,7 +13,7 @@
 
 enum { OUTPUTS_MAX = 1 << 26 }; // a layer's numbers for one row
 static const float policy_scale = 0.01f;
-static const uint64_t half_stream = 88; // random numbers of a tensor's second half; separate networks have less tensors
+static const uint64_t half_stream = 88; // random numbers of a tensor's second half; separate networks have fewer
 
 size_t farm_shape_count(struct farm_shape shape) {
     return (size_t)shape.channels * (shape.height > 0 ? (size_t)shape.height * (size_t)shape.width : 1);
@@ -77,7 +77,7 @@ static int append_tensor(struct farm_net *net, const char *name, const int *dims
     tensor->count = 1;
     for (int i = 0; i < rank; i++) {
         tensor->dims[i] = dims[i];
-        tensor->count *= (size_t)dims[i];
+        if (tensor->count <= UINT32_MAX) tensor->count *= (size_t)dims[i]; // else refused, without an overflow
     }
     net->parameter_count += tensor->count;
     return net->tensor_count++;
@@ -170,14 +170,11 @@ static void append_activation(struct farm_net *net) {
 static enum farm_status check_picture(const struct farm_net *net, int i, struct farm_error *err) {
     const struct farm_layer *layer = &net->spec.layers[i];
     const struct farm_shape in = next_in(net);
-    const bool residual = layer->kind == FARM_LAYER_RESIDUAL, pool = layer->kind == FARM_LAYER_POOL;
+    const bool residual = layer->kind == FARM_LAYER_RESIDUAL;
     if (in.height == 0)
         return REFUSE(net, i, err, "it reads a picture, but its input is a vector of %d numbers; %s", in.channels,
                       has_frames(&net->io) ? "put it before the first `dense`"
                                            : "use `dense` layers, \"mlp\" or \"separate\"");
-    if (layer->kernel < 1 || (!residual && layer->stride < 1))
-        return REFUSE(net, i, err, "kernel and stride must be >= 1");
-    if (pool && layer->activation != FARM_ACTIVATION_NONE) return REFUSE(net, i, err, "a pool has no activation");
     if (layer->kind == FARM_LAYER_CONV && (in.height < layer->kernel || in.width < layer->kernel))
         return REFUSE(net, i, err, "kernel %d exceeds its input, %dx%d; use a smaller kernel, or `same`", layer->kernel,
                       in.height, in.width);
@@ -193,8 +190,6 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
     const struct farm_layer *layer = &net->spec.layers[i];
     const bool conv = layer->kind == FARM_LAYER_CONV || layer->kind == FARM_LAYER_CONV_SAME;
     const bool norm = layer->kind == FARM_LAYER_NORM;
-    if (layer->out < 1 && layer->kind != FARM_LAYER_POOL && !norm)
-        return REFUSE(net, i, err, "it needs at least one output, not %d", layer->out);
     if (net->op_count == 0 && has_frames(&net->io) && !conv)
         return REFUSE(net, i, err,
                       "the first layer over frames must be `conv` or `section`, as in shallow, nature, "

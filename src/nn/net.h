@@ -236,7 +236,7 @@ static inline int farm_net_pointers(const struct farm_net *net) {
 // gates), lstm.weight_hh_l0, lstm.bias_hh_l0 (LSTM), as torch.nn.LSTM names them; then policy.weight, value.weight,
 // policy.bias, value.bias, so that both heads are one product of actions + 1 outputs; then normalise.*, which are no
 // weights: statistics that training updates at publish. net->io has `images` and the parts of the flat input written
-// out. FARM_E_INVALID if the input or the table is invalid.
+// out. FARM_E_INVALID if the input is invalid or the layers, of sizes as farm_net_find reads them, do not fit.
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
 

@@ -116,7 +116,7 @@ static enum farm_status read_layer(struct reading *reading, char *word, char **r
         const int found = find(word);
         if ((found == SAME   ? same || kind != CONV
              : found == NORM ? norm || kind > DENSE
-                             : found > SAME || given || kind == POOL))
+                             : found >= CONV || given || kind == POOL))
             return FAIL(reading, "'%.40s' is unexpected: it must be written as %s", word, usages[kind - CONV]);
         same |= found == SAME;
         norm |= found == NORM;

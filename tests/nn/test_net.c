@@ -173,6 +173,8 @@ Test(nn, refuses_texts_in_words) {
         {"Conv 8@3x3/1", "(byte 1)"},
         {"conv 8@\n3x3/1", "(byte 8)"},
         {"separate, relu 4", "unexpected word 'relu'"},
+        {"conv 8@3x3/1, dense 8 pool", "layer 2 (dense 8 pool): 'pool' is unexpected"},
+        {"conv 65536@1x1/84, 65536@65536x65536/1 same", "parameters with it: at most"}, // 2^64 and some
         {"section 8, 8, 8, 8, 8, 8, 8, 8, dense 8", "layer 9 (dense 8): more than 32 layers in all"},
         {"pool, conv 8@3x3/1", "layer 1 (pool): the first layer over frames must be `conv`"},
         {"norm, conv 8@3x3/1", "the first layer over frames"},
