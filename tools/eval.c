@@ -47,7 +47,8 @@ struct evaluation {
 static enum farm_status find_checkpoint(const struct options *options, char *path, size_t path_bytes,
                                         struct farm_error *err) {
     const enum farm_status status = farm_run_choose_checkpoint(options->what, options->best, path, path_bytes, err);
-    if (!options->best || (!status && strstr(path, "/" FARM_CHECKPOINT_BEST))) return status;
+    const bool found = !status && strstr(path, "/" FARM_CHECKPOINT_BEST);
+    if (!options->best || found || access(options->what, F_OK)) return status;
     if (!status && strcmp(path, options->what) == 0)
         return farm_fail(err, FARM_E_USAGE, "--best chooses a checkpoint of a run's folder, but %s is a file", path);
     return farm_fail(err, FARM_E_NOT_FOUND,

@@ -16,8 +16,7 @@ KEY(PATH, env, "native/breakout", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environment: native/catch, ale/Pong, ... (farm envs lists them), or your own: plugin:path.so[:name]")
 KEY(LIST, obs_keep, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "gym/*, pettingzoo/*, envpool/*: names of an observation's parts, or of what contains them (`arm` of "
-            "arm.0), with "
-            "* and ?: only these are used, and action_mask; repeatable; none: all")
+            "arm.0), with * and ?: only these are used, and action_mask; repeatable; none: all")
 KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "gym/*, pettingzoo/*, envpool/*: names of parts that are not used, as obs_keep")
 KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
@@ -25,7 +24,7 @@ KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
             "repeatable, the first one innermost. Never taken from another machine: a node names its own")
 KEY(PATH, opponent, "none", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "with several agents: a checkpoint, whose policy plays some of them unchanged; none: all learn")
-KEY(INT, opponents, "0", .most = 63, .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
+KEY(INT, opponents, "0", .most = 63, .uses = EVAL | FPS | BRIDGE | POLICY | SERVE, .needs = "opponent",
     .help = "agents of an environment that it plays; 0: half, rounded down")
 KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environments, and what they start, read and execute files, but write none but /dev/null, and have no "

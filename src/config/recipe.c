@@ -493,7 +493,8 @@ enum farm_status farm_recipe_check_effect(const struct farm_recipe *recipe, size
         sscanf(at, "%31[^|=]=%31[^|]", name, wanted);
         while (fact->name && strcmp(fact->name, name) != 0) fact++;
         now = fact->name ? fact->value : farm_recipe_value(recipe, find_key(recipe, name, 0), text, sizeof text);
-        if (wanted[0] ? strcmp(now, wanted) == 0 : strcmp(now, "0") != 0 && strcmp(now, "false") != 0) return FARM_OK;
+        const bool off = strcmp(now, "0") == 0 || strcmp(now, "false") == 0 || strcmp(now, "none") == 0;
+        if (wanted[0] ? strcmp(now, wanted) == 0 : !off) return FARM_OK;
     }
     format_flag(key->name, flag, sizeof flag);
     return farm_fail(err, FARM_E_USAGE, "%s %s has no effect: it needs %s; this run has %s=%s", flag, value, key->needs,

@@ -166,9 +166,8 @@ enum farm_status farm_recipe_check_effect(const struct farm_recipe *recipe, size
 
 // Finds the shipped recipe of an environment and an algorithm (auto: any): the first that exists in `folder` of
 // native_catch_ppo.yaml, native_ppo.yaml, native_catch.yaml, native.yaml. Before the family comes the name as far as
-// its first '-' or second '/': envpool_MiniGrid.yaml for envpool/MiniGrid-Empty-8x8-v0. False: none does. variant, ""
-// or
-// "_continuous" or "_frames": only the file that lies over the family's, native_continuous_ppo.yaml or
+// its first '-' or second '/': envpool_MiniGrid.yaml for envpool/MiniGrid-Empty-8x8-v0. False: none does. variant, if
+// not "": "_continuous" or "_frames", only the file that lies over the family's, native_continuous_ppo.yaml or
 // native_continuous.yaml.
 bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, const char *variant, char *path,
                          size_t path_bytes);

@@ -134,8 +134,7 @@ enum farm_status farm_run_opponent_board(const struct farm_run_plan *plan, struc
     const char *there = farm_checkpoint_get(&metadata, "spaces"), *written = farm_checkpoint_get(&metadata, "policy");
     char *here = farm_checkpoint_spaces(env);
     if (here && there && strcmp(here, there) != 0)
-        status = farm_fail(err, FARM_E_USAGE, "%s plays %s, of %.200s; %s has %.200s", path,
-                           farm_checkpoint_get(&metadata, "recipe.env"), there, plan->env.name, here);
+        status = farm_fail(err, FARM_E_USAGE, "%s plays %.200s; %s has %.200s", path, there, plan->env.name, here);
     else if (!written)
         status = farm_fail(err, FARM_E_FORMAT, "%s has no policy that farm train of this version wrote", path);
     free(here);

@@ -225,7 +225,8 @@ static enum farm_status check_env(const struct farm_env_spec *here, const struct
     if (!status) status = check_action(&here->action, &there->action, err);
     if (!status && here->frames_per_step != there->frames_per_step)
         return fail_different(err, "frames a step", here->frames_per_step, there->frames_per_step);
-    if (!status && here->agents != there->agents) return fail_different(err, "agents", here->agents, there->agents);
+    if (!status && here->agents != there->agents)
+        return fail_different(err, "agents that learn (--opponent FILE plays others)", here->agents, there->agents);
     return status;
 }
 

@@ -366,11 +366,10 @@ static void warn_of_other_counts(const struct farm_run_plan *plan, int64_t each_
     const bool set = each_asked > recipe->lanes && farm_recipe_set_by(recipe, "envs_per_actor", FARM_LAYER_FILE);
     const int64_t asked = plan->envs_total ? plan->envs_total : set ? actors * each_asked : 0;
     if (asked && all != asked)
-        farm_log_warn("%s %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts (of whole "
-                      "environments of %u agent%s)",
+        farm_log_warn("%s %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts%s",
                       plan->envs_total ? "envs_total" : "envs_per_actor: in all", (long long)asked, (long long)all,
                       (long long)actors, actors == 1 ? "" : "s", (long long)recipe->lanes,
-                      recipe->lanes == 1 ? "" : "s", plan->env.spec.agents, plan->env.spec.agents == 1 ? "" : "s");
+                      recipe->lanes == 1 ? "" : "s", plan->env.spec.agents > 1 ? ", with all agents of each" : "");
 }
 
 static enum farm_status fit_replay(struct farm_run_plan *plan, struct farm_error *err) {

@@ -133,6 +133,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         {"--spin-ns", .number = actor->config.spin_ns},
         {board ? "--board-fd" : "--video-fd", .text = fourth ? NULL : "-1", .number = FARM_WORKER_KEPT + 3},
         {"--opponent-fd", .number = FARM_WORKER_KEPT + kept}};
+    _Static_assert(sizeof arguments / sizeof *arguments <= FARM_ENV_ARGUMENTS_MAX, "room in farm_env_program_make");
     enum farm_status status = farm_env_program_make(
         env, NULL, arguments, sizeof arguments / sizeof *arguments - !workers->opponent, &actor->program, err);
     spec->body = NULL;

@@ -42,7 +42,7 @@ REFUSED = (
     (2, "must be one of vtrace", "train --algo dqm"),
     (2, "sync|async", "train --regime later"),
     (2, "shallow, nature, lite", "train --net deep9"),
-    (2, "layer 0", "train --env native/catch --net shallow"),
+    (2, "layer 1 (conv 16@8x8/4): it reads a picture", "train --env native/catch --net shallow"),
     (2, "--stack 1", "train --env native/catch --stack 4"),
     (2, "--stack 1", "train --env ale/Pong --env.obs ram --stack 4"),
     (2, "farm envs NAME", "envs --env.size 3"),
