@@ -130,8 +130,8 @@ Test(envs, native_environments_repeat_themselves_and_write_exactly_their_observa
 
 // Games with chance; one without it may be equal for all seeds. Breakout's first difference is the serve.
 Test(envs, environments_with_chance_differ_between_seeds) {
-    static const char *const names[] = {"native/catch", "native/cartpole", "native/breakout",
-                                        "native/menu",  "native/juggle",   "native/recall"};
+    static const char *const names[] = {"native/catch",  "native/cartpole", "native/breakout", "native/menu",
+                                        "native/juggle", "native/recall",   "native/pursuit"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int different = 0;
         for (uint64_t seed = 1; seed <= 10; seed++) {

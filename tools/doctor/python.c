@@ -197,12 +197,6 @@ static void reset_instance(void *env, void *const *obs) {
     step_agents(env, NULL, obs, rewards, ends);
 }
 
-static uint32_t step_instance(void *env, const void *action, void *const *obs, float *reward) {
-    uint8_t end;
-    step_agents(env, action, obs, reward, &end);
-    return end;
-}
-
 pid_t farm_doctor_python_process(const void *env) {
     return ((const struct instance *)env)->pid;
 }
@@ -215,5 +209,4 @@ const struct farm_env_api farm_doctor_python_api = {.abi_version = FARM_ENV_ABI_
                                                     .create = make_instance,
                                                     .destroy = end_instance,
                                                     .reset = reset_instance,
-                                                    .step = step_instance,
                                                     .step_agents = step_agents};

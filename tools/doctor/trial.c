@@ -136,7 +136,7 @@ static enum farm_status open_environment(struct trial *trial, struct farm_error 
     enum farm_status status = farm_plugin_open(request->path, request->name, &trial->plugin, err);
     void *function = NULL;
     if (status) return status;
-    memcpy(&function, &trial->plugin.api->step, sizeof function);
+    memcpy(&function, &trial->plugin.api->reset, sizeof function); // step may be missing
     dl_iterate_phdr(note_object, function);
     return FARM_OK;
 }

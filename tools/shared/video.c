@@ -85,6 +85,7 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
     enum farm_status status = farm_drawing_find("imageio-ffmpeg and pillow", &found, err);
     if (status) return farm_fail_in(err, status, "--video");
     const int file = farm_file_make_temporary(AT_FDCWD, video->part, 0666);
+    if (file < 0) free(found.environment);
     if (file < 0) return farm_fail_errno(err, FARM_E_IO, "--video: %s", video->part);
     snprintf(games, sizeof games, "%lld", (long long)options->games);
     snprintf(seconds, sizeof seconds, "%.9g", options->seconds);

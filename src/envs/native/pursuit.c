@@ -1,6 +1,6 @@
-// native/pursuit: hunters of two teams (agent i is of team i % 2) chase a prey for each pair of them on a torus. Who is
-// at a prey leads its rival of the pair by one more, and the prey turns up elsewhere. A lead of 3, or any at step 100,
-// wins 1 and costs the rival 1; both leave. All start anywhere; prey stray in half of the steps. Runs in an actor.
+// native/pursuit: hunters of two teams (agent i is of team i % 2) chase a prey for each pair of them on a torus. A
+// hunter at a prey leads its rival of the pair by one more, and the prey moves elsewhere. A lead of 3, or any at step
+// 100, wins 1 and costs the rival 1; both leave. All start anywhere; prey stray in half of the steps. Runs in an actor.
 #include <stdio.h>
 #include <stdlib.h>
 
