@@ -34,7 +34,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  .call = call};
     if (farm_head_mask_field(group->spec, &group->mask, NULL)) group->mask = -1; // the learner refuses it
     for (uint32_t f = 0; f < ring->env.obs_count && config->opponents; f++)
-        scratch += farm_field_bytes(&ring->env.obs[f]) * agents + 2 * GUARD_LARGE;
+        scratch += farm_field_bytes(&ring->env.obs[f]) * agents + 3 * GUARD_LARGE;
     group->envs = calloc(count, sizeof *group->envs);
     group->ended = malloc(count * agents * sizeof *group->ended);
     group->scratch = scratch ? calloc(1, scratch) : NULL;
@@ -311,7 +311,7 @@ static enum farm_status call_env(struct farm_group *group, struct turn *turn, bo
         *field = find_field(lane, f, turn->n, GUARD_LARGE, group->agents);
         field->at += turn->e * field->bytes;
         if (scratch) field->least = field->most = field->at = scratch + GUARD_LARGE;
-        if (scratch) scratch = field->at + field->bytes + GUARD_LARGE;
+        if (scratch) scratch = field->at + (field->bytes / GUARD_LARGE + 2) * GUARD_LARGE; // keeps the alignment
         obs[f] = field->at;
         set_guard(&guards[f], field, GUARD_LARGE);
     }
