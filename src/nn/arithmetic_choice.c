@@ -122,30 +122,23 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
     }
 }
 
+// What computes op i, as executor.c chooses: oneDNN "conv", "dense" and "heads", kernels of our own the others.
 static const char *kernel_name(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
     return i == 0 && net->io.frame_channels > 0 ? "u8 conv" : is_winograd(net, a, i) ? "winograd" : op_name(net, i);
 }
 
-// Does a kernel of our own compute op i, as executor.c chooses? Else oneDNN's.
-static bool is_own(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
-    const enum farm_net_op_kind kind = net->ops[i].kind;
-    return (i == 0 && net->io.frame_channels > 0) || is_winograd(net, a, i) ||
-           (kind != FARM_NET_OP_CONV && kind != FARM_NET_OP_DENSE);
-}
-
-static void list_kernels(const struct farm_net *net, const struct farm_arithmetic *a, char text[FARM_ARITHMETIC_TEXT]) {
-    for (int k = 0; k < 2 * net->op_count; k++) { // our own, then oneDNN's; each name at its first op
-        const int i = k % net->op_count, own = k < net->op_count;
-        int before = 0, names = 0, all = 0;
-        for (int j = 0; j < net->op_count && is_own(net, a, i) == own; j++) {
-            const bool same = strcmp(kernel_name(net, a, j), kernel_name(net, a, i)) == 0;
-            all += same;
-            before += same && j < i;
-            names += j < i && is_own(net, a, j) == own;
-        }
-        if (all == 0 || before > 0) continue;
-        append(text, "%s%s", names ? ", " : own ? "; kernels of our own: " : "; oneDNN: ", kernel_name(net, a, i));
-        if (all > 1) append(text, " x%d", all);
+static void list_kernels(const struct farm_net *net, const struct farm_arithmetic *a, bool own,
+                         char text[FARM_ARITHMETIC_TEXT]) {
+    const char *before = own ? "; kernels of our own: " : "; oneDNN: ";
+    for (int i = 0; i < net->op_count; i++) {
+        const char *name = kernel_name(net, a, i);
+        int first = i, count = 0;
+        for (int j = net->op_count - 1; j >= 0; j--)
+            if (strcmp(kernel_name(net, a, j), name) == 0) first = j, count++;
+        if (first < i || own != (strcmp(name, "conv") && strcmp(name, "dense") && strcmp(name, "heads"))) continue;
+        append(text, "%s%s", before, name);
+        if (count > 1) append(text, " x%d", count);
+        before = ", ";
     }
 }
 
@@ -170,7 +163,8 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     if (status != FARM_OK) return status;
     if (net->io.frame_channels == 0) { // flat rows have one form
         describe(net, out, text);
-        list_kernels(net, out, text);
+        list_kernels(net, out, true, text);
+        list_kernels(net, out, false, text);
         return FARM_OK;
     }
     make_key(request, key, &sizes_at);
@@ -190,6 +184,7 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
         append(text, " (timed in %.2f s of CPU time)", seconds);
     else
         append(text, request->fixed ? " (fixed, not timed)" : " (as timed earlier)");
-    list_kernels(net, out, text);
+    list_kernels(net, out, true, text);
+    list_kernels(net, out, false, text);
     return FARM_OK;
 }

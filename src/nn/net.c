@@ -295,9 +295,7 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
     enum farm_status status = check_io(&net->io, err);
     if (status == FARM_OK) status = check_lstm(spec, &net->io, err);
     if (status != FARM_OK) return status;
-    if (spec->layer_count < 1 || spec->layer_count > FARM_NET_LAYERS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->text, spec->layer_count,
-                         FARM_NET_LAYERS_MAX);
+    assert(spec->layer_count >= 1 && spec->layer_count <= FARM_NET_LAYERS_MAX);
     for (int i = 0; i < spec->layer_count; i++) {
         const enum farm_status made = append_layer(net, i, err);
         if (made != FARM_OK) return made;
