@@ -427,6 +427,8 @@ Test(recipe, a_key_has_an_effect_if_what_it_needs_is_there) {
         {FARM_KEY_metrics_every, {"deterministic", "yes"}, "needs deterministic=false"},
         {FARM_KEY_refresh, {"refresh", "window"}, "needs inference=local; this run has inference=central"},
         {FARM_KEY_seed, {"seed", "2"}, NULL},
+        {FARM_KEY_opponents, {"opponents", "1"}, "it needs opponent; this run has opponent=none"},
+        {FARM_KEY_opponents, {"opponent", "a.safetensors"}, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_recipe recipe = defaults();
