@@ -42,7 +42,7 @@ static bool same_family(const char *a, const char *b) {
 }
 
 // A Python program takes a third of a second to start: one game stands for ALE's, whose spaces are equal but for the
-// number of actions, and ids of Gymnasium and PettingZoo are left to `farm envs NAME`.
+// number of actions, and ids of Gymnasium, PettingZoo and EnvPool are left to `farm envs NAME`.
 static void judge_all(const struct farm_env_list *list, double start_s, struct verdict *verdicts) {
     struct farm_recipe recipe;
     struct farm_error err;
@@ -52,10 +52,8 @@ static void judge_all(const struct farm_env_list *list, double start_s, struct v
         const char *name = list->names[i];
         const bool follows = i && same_family(name, list->names[i - 1]);
         snprintf(recipe.env, sizeof recipe.env, "%s", name);
-        if (strncmp(name, "gym/", 4) == 0 || strncmp(name, "pettingzoo/", 11) == 0) {
+        if (!strncmp(name, "gym/", 4) || !strncmp(name, "pettingzoo/", 11) || !strncmp(name, "envpool/", 8)) {
             verdicts[i] = (struct verdict){DEPENDS, "`farm envs NAME` finds out"};
-        } else if (strncmp(name, "envpool/", 8) == 0) {
-            verdicts[i] = (struct verdict){DEPENDS, "`farm envs envpool/ID` finds out; --json lists all"};
         } else if (follows && strncmp(name, "ale/", 4) == 0) {
             verdicts[i] = verdicts[i - 1];
         } else if (judge(&recipe, &verdicts[i], &err)) {
@@ -114,7 +112,7 @@ static size_t print_alike(const struct farm_env_list *list, const struct verdict
     const size_t shown = count < most ? count : most;
     for (size_t i = 0; i < shown; i++)
         printf("%-*s%s", (int)widest + 2, names[i], (i + 1) % columns == 0 || i + 1 == shown ? "\n" : "");
-    if (shown < count) printf("and %zu more\n", count - shown);
+    if (shown < count) printf("and %zu more (--json lists all)\n", count - shown);
     return count;
 }
 

@@ -1,4 +1,4 @@
-// `farm export`: reads the command line; python/actorfarm/checkpoint.py takes this process over and does the rest.
+// `farm export`: reads the command line; python/actorfarm/exporting.py takes this process over and does the rest.
 #include <unistd.h>
 
 #include "tools/shared/command.h"
@@ -28,7 +28,7 @@ int farm_cmd_export(int argc, char **argv) {
     if (!run || !output) {
         farm_fail(&err, FARM_E_USAGE, "which %s? farm export %s", run ? "file" : "run", cli.synopsis);
     } else if (!farm_drawing_find("onnx", &python, &err)) {
-        execle(python.python, python.python, python.start, "actorfarm.checkpoint", run, output, best ? "1" : "0",
+        execle(python.python, python.python, python.start, "actorfarm.exporting", run, output, best ? "1" : "0",
                json ? "1" : "0", farm_drawing_remedy(), (char *)NULL, python.environment);
         farm_fail_errno(&err, FARM_E_LIMIT, "cannot start %s", python.python);
     }

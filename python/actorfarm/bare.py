@@ -8,6 +8,7 @@ nanoseconds of CPU time of a transition.
 """
 
 import argparse
+import importlib
 import os
 import struct
 import sys
@@ -159,14 +160,8 @@ def make(name, width, seed, pairs):
     family, _, rest = name.partition("/")
     if family == "ale":
         return Atari(rest, width, seed, pairs)
-    if family == "envpool":
-        from .envpool_actor import EnvPool as Family
-    elif family == "pettingzoo":
-        from .pettingzoo_actor import PettingZoo as Family
-    else:
-        from .gym_actor import Gym as Family
-
-    maker = Family.prepare(rest, pairs, "count")
+    program = importlib.import_module(f"actorfarm.{family}_actor")
+    maker = getattr(program, {"envpool": "EnvPool", "pettingzoo": "PettingZoo", "gym": "Gym"}[family]).prepare(rest, pairs, "count")
     return (Parallel if family == "pettingzoo" else Vector if maker.plays_as_vector(width) else Singles)(maker, width, seed)
 
 

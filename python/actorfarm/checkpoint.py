@@ -1,13 +1,10 @@
 """Checkpoints of `farm train` (src/learner/checkpoint.h) as NumPy arrays, checked before they are used, as a PyTorch module (only load() imports torch),
 and as ONNX files (`farm export`). dict[str, Any] have the network's own names; those of further sets have a prefix, "optimiser.second.". Metadata are texts."""
 
-import errno
 import functools
 import json
 import os
 import pathlib
-import signal
-import sys
 from typing import Any
 
 import numpy as np
@@ -94,15 +91,17 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[
 
 def replace(path: str | os.PathLike[str], parts: list[bytes]) -> None:
     """Writes a file whole or not at all: a temporary one beside it, then a rename."""
-    temporary = (path := pathlib.Path(path)).with_name(f"{path.name}.tmp.{os.getpid()}")
-    if path.exists() and not path.is_file():
+    if (path := pathlib.Path(path)).exists() and not path.is_file():
         raise FileExistsError(f"{path} exists and is no regular file: choose another name")
+    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
     try:
         with open(temporary, "xb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write: {error.strerror}", str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -140,18 +139,3 @@ def export(run_or_checkpoint: str | os.PathLike[str], path: str | os.PathLike[st
     made = {"schema_version": 1, "file": os.fspath(path), "bytes": len(data), "env": graph.metadata["recipe.env"], "opset": OPSET, **graph.ports}
     made |= {"parameters": sum(array.size for name, array in graph.constants.items() if name in graph.tensors), "nodes": len(graph.nodes)}
     return made | {"checkpoint": str(source), "checkpoint_frames": int(graph.metadata.get("frames", 0))}
-
-
-def main(run: str, path: str, best: str, as_json: str, remedy: str) -> None:
-    try:
-        made = export(run, path, best == "1")
-    except (ImportError, OSError, ValueError) as error:
-        print(f"farm export: {error}" + f" ({remedy}, or {sys.executable} -m pip install onnx)" * isinstance(error, ImportError), file=sys.stderr)
-        sys.exit(1 if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO) else 2)
-    text = f"{path}: {made['env']} after {made['checkpoint_frames']} frames. Inputs: {', '.join(made['inputs'])}. Outputs: {', '.join(made['outputs'])}."
-    print(json.dumps(made) if as_json == "1" else text, flush=True)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no temporary file stays
-    main(*sys.argv[1:])

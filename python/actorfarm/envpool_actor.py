@@ -74,7 +74,7 @@ class Library:
         if name not in self.specs:
             known = {id.lower(): id for id in self.specs}
             near = [f'did you mean "envpool/{known[near]}"?' for near in difflib.get_close_matches(name.lower(), known, 1, 0.7)]
-            raise ValueError("; ".join([f"EnvPool has no id {name}", *near, *([self.missing_files(self.absent)] if self.absent else [])]))
+            raise ValueError("; ".join([f"EnvPool has no id {name} here", *near, *([self.missing_files(self.absent)] if self.absent else [])]))
         if self.lacks_files(name):
             raise ValueError(self.missing_files([self.specs[name][0]]))
 

@@ -5,8 +5,9 @@ Options as in gym_actor.py, but for `vector`. An environment of A possible agent
 all. From its end to the common reset the rows of an agent are FIRST, of zeros, with a mask that permits everything.
 """
 
+import difflib
 import glob
-import importlib
+import importlib.util
 import sys
 
 from . import actor, gym_actor, gym_spaces
@@ -119,7 +120,11 @@ class Maker(gym_actor.Maker):
         from pettingzoo.utils import AECEnv, ParallelEnv, aec_to_parallel
 
         name = f"{self._package}.{self._name}".strip(".")
-        made = getattr(sys.modules.get(self._package), self._name, None) or importlib.import_module(name)
+        made = getattr(sys.modules.get(self._package), self._name, None)
+        if not made and not importlib.util.find_spec(name):
+            near = [f'; did you mean "pettingzoo/{near}"?' for near in difflib.get_close_matches(f"{self._package}:{self._name}", PettingZoo.names(), 1, 0.7)]
+            raise ValueError("".join([f"no module {name} (PACKAGE:NAME, of the package that has the environment)", *near]))
+        made = made or importlib.import_module(name)
         env = self._wrap(getattr(made, "parallel_env", getattr(made, "env", made))(**self._options), ParallelEnv, AECEnv)
         return aec_to_parallel(env) if isinstance(env, AECEnv) else env
 

@@ -1,5 +1,5 @@
 """EnvPool's environments in lanes, in this process, beside plain loops of EnvPool. Families whose files are in packages of their own
-are in more_envpool.py: EnvPool's wheel alone has none of them."""
+are in bench/peers/envpool_lanes.py --verify: EnvPool's wheel alone has none of them."""
 
 import importlib.util
 import sys
@@ -86,7 +86,7 @@ class Resets(unittest.TestCase):
 class Refusals(unittest.TestCase):
     def test_names_and_options(self):
         for name, options, said, *bad_values in (
-            ("cartpole-V1", [], 'EnvPool has no id cartpole-V1; did you mean "envpool/CartPole-v1"?'),
+            ("cartpole-V1", [], 'EnvPool has no id cartpole-V1 here; did you mean "envpool/CartPole-v1"?'),
             ("Chess-v1", [], "a game of 2 players"),
             ("IntersectionMultiAgent-v0", [], "a game of 2 players"),
             ("CartPole-v1", ["foo=3"], 'option "foo": it has from_pixels, max_episode_steps, '),
@@ -102,7 +102,7 @@ class Refusals(unittest.TestCase):
     def test_ids_that_are_in_files_are_named_with_their_package(self):
         library = envpool_actor.Library()
         if library.absent:
-            with self.assertRaisesRegex(ValueError, r"no id Pong-v5; the files of atari.* are missing: .* install envpool-assets( envpool-[\w-]+)*$"):
+            with self.assertRaisesRegex(ValueError, r"no id Pong-v5 here; the files of atari.* are missing: .* install envpool-assets( envpool-[\w-]+)*$"):
                 library.check("Pong-v5")
 
     def test_without_envpool_pip_is_named(self):

@@ -8,6 +8,7 @@ import pathlib
 import re
 import resource
 import shlex
+import subprocess
 import sys
 import unittest
 
@@ -75,6 +76,8 @@ class Exports(InFolder):
             done = self.farm("export", *line.split())
             self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
             self.assertRegex(done.stderr, f"^farm export: .*{words}")
+        without = subprocess.run([sys.executable, "-S", "-m", "actorfarm.exporting", *"r p 0 0 remedy".split()], capture_output=True, text=True)
+        self.assertRegex(without.stderr, r"^farm export: No module named 'numpy' \(remedy, or \S+ -m pip install numpy onnx\)\n$")
         for run, words in ("gone", "gone is not a file"), ("folder", "first checkpoint"), ("c", "not those of its network"):
             with self.assertRaisesRegex((ValueError, OSError), words):
                 actorfarm.export(self.folder / run, self.folder / "p")

@@ -95,6 +95,11 @@ class PettingZoo(unittest.TestCase):
                 while lane.step():
                     lane.answer()
 
+    def test_a_misspelt_name_is_answered_with_the_nearest_one(self):
+        for name in ("mpe2:simple_spred_v3", "simple_spread_v3"):
+            with self.assertRaisesRegex(ValueError, r'no module .*; did you mean "pettingzoo/mpe2:simple_spread_v3"\?$'):
+                play(name, 3)
+
     def test_pettingzoos_own_tests_pass(self):
         for name in ("pettingzoo/mpe2:simple_spread_v3", "native/pursuit"):
             envs = [actorfarm.pettingzoo(name), actorfarm.pettingzoo(name)]
