@@ -102,10 +102,9 @@ enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_e
     if (farm_path_setup(found, sizeof found, err) || !realpath(found, script))
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "this copy cannot install Python packages (`make deps` does so for a build folder)");
-    farm_log_warn(
-        "installing what is missing of the Python packages that ale/* and gym/* need (about 450 MB from PyPI, "
-        "once; %.*s/requirements.txt)",
-        (int)(strrchr(script, '/') - script), script);
+    farm_log_warn("installing what is missing of farm's Python packages (about 450 MB from PyPI, once; "
+                  "%.*s/requirements.txt)",
+                  (int)(strrchr(script, '/') - script), script);
     sigprocmask(SIG_BLOCK, &ending, &before);
     enum farm_status status = farm_program_read(&program, &answer, err);
     const int signal = status ? sigtimedwait(&ending, NULL, &(struct timespec){0}) : 0;
