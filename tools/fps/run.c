@@ -17,6 +17,7 @@
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40 };
 static const double POOL_TURN_NS = 150e3; // two EnvPools: threads wake, Python has left the caches
+static const double MAKE_NS_MAX = 5e9;    // of an actor's pools, and of the bare loop's
 static const double ALE_STEP_NS = 200e3; // typical: every game gets the narrowest lanes, without a start of its program
 static const uint64_t CLEARED_BYTES = 256 << 20; // that a CPU clears in about a second, or in less
 
@@ -142,8 +143,7 @@ static bool run_probe(const void *context, void *result) {
 }
 
 // The same by a Python program.
-static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, double *step_ns,
-                                     struct farm_error *err) {
+static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, double ns[2], struct farm_error *err) {
     const struct farm_env_argument arguments[] = {{"--width", .number = PROBE_ENVS * env->spec.agents},
                                                   {"--seed", .number = seed},
                                                   {"--probe-ms", .number = PROBE_MS}};
@@ -161,18 +161,18 @@ static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, 
     if (!status) status = farm_program_read(&bare, &text, err);
     if (status && status != FARM_E_INTERRUPTED) status = FARM_E_DEAD;
     if (status) status = farm_fail_in(err, status, "%s: could not measure a step", env->name);
-    if (!status) *step_ns = strtod(text, NULL);
+    if (!status && sscanf(text, "%lf %lf", &ns[0], &ns[1]) != 2) status = farm_fail(err, FARM_E_FORMAT, "%s", text);
     free(text);
     farm_env_program_free(&program);
     return status;
 }
 
-static enum farm_status probe_step_ns(const struct farm_env *env, uint64_t seed, double *step_ns,
-                                      struct farm_error *err) {
-    if (env->kind == FARM_ENV_PYTHON) return probe_python(env, seed, step_ns, err);
+// ns: a step; what it takes to make an environment of a pool, else unchanged.
+static enum farm_status probe_ns(const struct farm_env *env, uint64_t seed, double ns[2], struct farm_error *err) {
+    if (env->kind == FARM_ENV_PYTHON) return probe_python(env, seed, ns, err);
     const struct probe probe = {env, seed};
-    const enum farm_status status = farm_program_call(env->name, run_probe, &probe, false, PROBE_ENVS * env->start_s,
-                                                      step_ns, sizeof *step_ns, err);
+    const enum farm_status status =
+        farm_program_call(env->name, run_probe, &probe, false, PROBE_ENVS * env->start_s, ns, sizeof *ns, err);
     return status ? farm_fail_in(err, status, "could not measure a step (farm doctor checks a plug-in)") : FARM_OK;
 }
 
@@ -188,7 +188,6 @@ static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env
                                      struct farm_error *err) {
     const bool ale = strncmp(recipe->env, "ale/", 4) == 0;
     struct farm_width_request request = {
-        .step_ns = ALE_STEP_NS,
         .turn_ns = strncmp(recipe->env, "envpool/", 8) == 0 ? POOL_TURN_NS : 0,
         .step_bytes = ale ? 84 * 84 : 0,
         .steps = (uint32_t)recipe->ring_steps,
@@ -197,10 +196,12 @@ static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env
     if (!request.steps)
         request.steps = (uint32_t)farm_ring_steps_needed(1, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
                                                          (uint64_t)recipe->stack);
+    double ns[2] = {ALE_STEP_NS, 0};
     enum farm_status status = farm_machine_read(machine, &(struct farm_machine_source){0}, err);
     if (!status && !ale) status = farm_env_find(recipe, env, err);
-    if (!status && !ale) status = probe_step_ns(env, (uint64_t)recipe->seed, &request.step_ns, err);
+    if (!status && !ale) status = probe_ns(env, (uint64_t)recipe->seed, ns, err);
     if (status) return status;
+    request.step_ns = ns[0];
     const struct farm_action_spec *action = &env->spec.action;
     if (env->spec.agents > 1) request.lanes *= env->spec.agents; // ale: not found, has one
     for (uint32_t f = 0; f < env->spec.obs_count; f++) request.step_bytes += farm_field_bytes(&env->spec.obs[f]);
@@ -211,9 +212,10 @@ static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env
                    most = quarter < cleared ? quarter : cleared,
                    answer_bytes = sizeof(float) * (2 + action->dims + farm_policy_outputs(action)) + 1, // with reward
         step_bytes = actors * request.steps * (request.step_bytes + answer_bytes);
-    // All rings together have at most a quarter of the memory, and what the CPUs clear quickly.
+    // All rings together have at most a quarter of the memory, and what the CPUs clear quickly; a pool is made quickly.
     uint64_t envs = farm_width_choose(&request), lanes = request.lanes;
-    while (envs > lanes && envs * step_bytes > most) envs = (envs / lanes + 1) / 2 * lanes;
+    while (envs > lanes && (envs * step_bytes > most || (double)envs * ns[1] > MAKE_NS_MAX))
+        envs = (envs / lanes + 1) / 2 * lanes;
     recipe->envs_per_actor = (int64_t)envs;
     return FARM_OK;
 }
