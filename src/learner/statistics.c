@@ -211,12 +211,9 @@ static void add_observations(struct farm_statistics *statistics, const struct fa
     const uint32_t steps = it->plan->shape.stride;
     statistics->rows = 0;
     for (uint32_t c = 0; c < it->count; c++)
-        for (uint64_t n = it->columns[c].start; n < it->columns[c].start + steps; n++) {
-            const uint8_t flags = farm_lane_flags(it->columns[c].lane, n)[it->columns[c].env],
-                          next = farm_lane_flags(it->columns[c].lane, n + 1)[it->columns[c].env];
-            const bool left = flags & FARM_STEP_FIRST && !farm_step_leads(flags, next); // an agent, or its actor died
-            if (!(flags & FARM_STEP_SENSELESS) && !left) add_row(statistics, &it->columns[c], n);
-        }
+        for (uint64_t n = it->columns[c].start; n < it->columns[c].start + steps; n++)
+            if (!(farm_lane_flags(it->columns[c].lane, n)[it->columns[c].env] & FARM_STEP_SENSELESS))
+                add_row(statistics, &it->columns[c], n);
     merge_pixels(statistics);
     for (int i = 0; i < statistics->read.io.flat && statistics->rows > 0; i++) {
         struct number *number = &statistics->numbers[i];
