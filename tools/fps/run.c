@@ -17,7 +17,7 @@
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40 };
 static const double POOL_TURN_NS = 150e3; // two EnvPools: threads wake, Python has left the caches
-static const double MAKE_NS_MAX = 5e9;    // of an actor's pools, and of the bare loop's
+static const double MAKE_NS_MAX = 5e9;    // CPU time to make an actor's pools, or the bare loop's
 static const double ALE_STEP_NS = 200e3; // typical: every game gets the narrowest lanes, without a start of its program
 static const uint64_t CLEARED_BYTES = 256 << 20; // that a CPU clears in about a second, or in less
 

@@ -15,8 +15,8 @@ static float mean_of(floats sums, int channels) {
     return sums[0] / (float)channels;
 }
 
-// Copies a row from pictures, or, with `put`, to them: position `row` % positions of one. Blocks are whole vectors, but
-// for one of all channels. n: channels up to a whole vector.
+// Copies a row from pictures, or, with `put`, to those instead: position `row` % positions of one. Blocks are whole
+// vectors, but for one of all channels. n: channels up to a whole vector.
 INLINE void copy(const struct farm_norm *norm, const void *from, size_t row, size_t n, float *x, void *put) {
     const size_t channels = (size_t)norm->channels, positions = (size_t)norm->positions, block = (size_t)norm->block;
     size_t at = row / positions * positions * channels + row % positions * block, i;
@@ -95,7 +95,7 @@ static void run(const struct farm_norm *norm, const struct farm_norm_pictures *p
         if (d) copy(norm, p->dy, r, n, d, NULL);
         activate(norm->activation, n, z, d);
         if (d && norm->weight) differentiate(norm, n, inverse, x, d, sums);
-        if (p->y || p->dx) copy(norm, NULL, r, n, d ? d : z, d ? p->dx : p->y);
+        if (p->y || p->dx) copy(norm, p->x, r, n, d ? d : z, d ? p->dx : p->y);
         if (!d || !norm->weight || (r + 1 < rows && (r + 1) % ROWS_SUMMED)) continue;
         for (size_t i = 0; i < (size_t)norm->channels; i++) {
             p->dweight[i] += sums[i];
