@@ -204,7 +204,7 @@ class Placements(Fps):
                 self.assertEqual("bound to node" in document["ring"], where == "remote", document["ring"])
 
     def test_all_are_compared(self):
-        document = self.fps("--env", "native/catch", "--seconds", "0.5", "--numa-ab")
+        document = self.fps("--env", "native/catch", "--seconds", "1.2", "--numa-ab")
         self.assertEqual(list(document["numa_ab"]), ["bind", "interleave", "remote", "off"])
         for placement in document["numa_ab"].values():
             self.assertEqual(len(placement["rounds"]), 3)
