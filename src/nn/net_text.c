@@ -163,11 +163,12 @@ enum farm_status farm_net_find(const char *text, struct farm_net_spec *spec, str
     struct reading reading = {.spec = spec, .err = err};
     const size_t bytes = strlen(text), plain = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789@/-, ");
     *spec = (struct farm_net_spec){.separate = false};
-    if (bytes >= sizeof spec->text || plain < bytes)
-        return farm_fail(
-            err, FARM_E_INVALID,
-            "a network's text has at most %zu bytes (here: %zu), all of a-z 0-9 @ / - , and spaces (byte %zu)",
-            sizeof spec->text - 1, bytes, plain + 1);
+    if (bytes >= sizeof spec->text)
+        return farm_fail(err, FARM_E_INVALID, "a network's text has at most %zu bytes (here: %zu)",
+                         sizeof spec->text - 1, bytes);
+    if (plain < bytes)
+        return farm_fail(err, FARM_E_INVALID,
+                         "byte %zu: a network's text has small letters, whole numbers, @ / - , and spaces", plain + 1);
     memcpy(spec->text, text, bytes);
     text = layers_of(spec->text);
     for (const char *at = text;; at++) {

@@ -170,8 +170,8 @@ Test(nn, refuses_texts_in_words) {
         {"tanh, separate", "a network needs a layer"},
         {"conv 8@3x3/1 relu elu", "'elu' is unexpected"},
         {"conv 8@3x3/1, pool relu", "'relu' is unexpected: it must be written as pool [KxK/STRIDE]"},
-        {"Conv 8@3x3/1", "(byte 1)"},
-        {"conv 8@\n3x3/1", "(byte 8)"},
+        {"Conv 8@3x3/1", "byte 1: a network's text has small letters"},
+        {"conv 8@\n3x3/1", "byte 8: a network"},
         {"separate, relu 4", "unexpected word 'relu'"},
         {"conv 8@3x3/1, dense 8 pool", "layer 2 (dense 8 pool): 'pool' is unexpected"},
         {"conv 65536@1x1/84, 65536@65536x65536/1 same", "parameters with it: at most"}, // 2^64 and some
