@@ -211,7 +211,8 @@ def play_shaken(test, run):
             noise = random.normal(0, 0.1 * tensor.std() + 0.01, tensor.shape) * ((tensor != 0) | (tensor.ndim == 1))
             tensors[name] = ((tensor + noise) * (300 if name == "policy.weight" else 1)).astype("f4")
     checkpoint.write(file, tensors, about)
-    words = "--precision f32 --greedy --episodes 1000000 --actors 1 --envs-per-actor 4 --lanes 1 --ring-steps 64 --quiet".split()
+    steps = 64 if about["recipe.lstm"] == "0" else 512  # an LSTM's state is known from an episode's start on
+    words = f"--precision f32 --greedy --episodes 1000000 --actors 1 --envs-per-actor 4 --lanes 1 --ring-steps {steps} --quiet".split()
     process = test.start_farm("eval", file, *words)
     spec, lane = read_steps(process.pid)
     process.kill()

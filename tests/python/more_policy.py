@@ -38,7 +38,7 @@ FAMILIES = {"ale": "ale/Pong", "gym": "gym/CartPole-v1", "mujoco": "mujoco/HalfC
 for recipe in (SOURCE / "recipes").glob("*.yaml"):
     family, name = f"{recipe.stem}_".split("_")[:2]
     env = "gym/Pendulum-v1" if recipe.stem in ("gym_continuous", "gym_Pendulum-v1") else f"native/{name}" if family == "native" and name[-2:] not in ("qn", "d2") else FAMILIES.get(family)
-    CASES.update({f"recipe_{recipe.stem}": (env, "--recipe", recipe, *"--replay 2000 --replay-start 200".split()[: 4 * ("replay:" in recipe.read_text())])} if env else {})
+    CASES.update({f"recipe_{recipe.stem}": (env, "--recipe", recipe, *"--replay 20000 --replay-start 200".split()[: 4 * ("replay:" in recipe.read_text())])} if env else {})
 
 
 def finished(module, lane, outputs, value):
