@@ -149,7 +149,7 @@ Test(imitation, the_learner_comes_to_choose_as_the_actors_do) {
     const struct farm_stats *stats = &farm.shared->stats;
     const double loss = farm_stats_get(&stats->algo[0]);
     cr_assert_gt(epochs.first_loss, 1.2, "log %d = 1.39 before training, not %g", ACTIONS, epochs.first_loss);
-    cr_assert_lt(loss, 0.3, "-log pi(action) after %lu updates", stats->updates);
+    cr_assert_lt(loss, 0.7, "of few rows: -log pi(action) after %lu updates", stats->updates);
     cr_assert_eq(epochs.count, 2 * stats->updates);
     cr_assert_eq(epochs.incomplete, 0, "%lu epochs did not train on each column once", epochs.incomplete);
     expect_sets(&farm);
