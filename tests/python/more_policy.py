@@ -38,9 +38,17 @@ FAMILIES = {"ale": "ale/Pong", "gym": "gym/CartPole-v1", "mujoco": "mujoco/HalfC
 POOLS = {"": "CartPole-v1", "continuous": "Pendulum-v1", "MiniGrid": "MiniGrid-DoorKey-8x8-v0"}  # the others have frames
 for recipe in (SOURCE / "recipes").glob("*.yaml"):
     family, name = f"{recipe.stem}_".split("_")[:2]
-    env = "gym/Pendulum-v1" if recipe.stem in ("gym_continuous", "gym_Pendulum-v1") else f"native/{name}" if family == "native" and name[-2:] not in ("qn", "d2") else FAMILIES.get(family)
-    env = f"envpool/{POOLS.get(name, 'CarRacing-v3')}" if family == "envpool" else env
-    CASES.update({f"recipe_{recipe.stem}": (env, "--recipe", recipe, *"--algo ppo".split()[: 2 * (family == "envpool")], *"--replay 20000 --replay-start 200".split()[: 4 * ("replay:" in recipe.read_text())])} if env else {})
+    env, keys = FAMILIES.get(family), []
+    if recipe.stem in ("gym_continuous", "gym_Pendulum-v1"):
+        env = "gym/Pendulum-v1"
+    elif family == "native" and name[-2:] not in ("qn", "d2"):
+        env = f"native/{name}"
+    elif family == "envpool":
+        env, keys = f"envpool/{POOLS.get(name, 'CarRacing-v3')}", ["--algo", "ppo"]  # of envpool.yaml, which the others lie over
+    if "replay:" in recipe.read_text():
+        keys += "--replay 20000 --replay-start 200".split()
+    if env:
+        CASES[f"recipe_{recipe.stem}"] = (env, "--recipe", recipe, *keys)
 
 
 def finished(module, lane, outputs, value):
