@@ -12,7 +12,7 @@ enum { BATCH = WIDTH, FRAMES = 40000 };
 // epoch trained on each environment.
 static struct {
     uint64_t count, incomplete;
-    double first_loss, recent_loss; // of the first epoch; a mean that weighs the last 32 or so
+    double first_loss, recent_loss; // means of the first epoch, and of the last 32 or so
     bool last;                      // no epoch follows
 } epochs;
 
